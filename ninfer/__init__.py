@@ -1,0 +1,8 @@
+"""NInfer serves one Qwen3.5/3.6/3.8 hybrid model from one ``.ninfer`` artifact.
+
+Importing the package changes nothing: no device is probed, no environment is read, no thread is started.
+"""
+
+from ninfer.version import VERSION as __version__
+
+__all__ = ["__version__"]
