@@ -1,0 +1,125 @@
+"""Every setting of the server as one frozen tree. Units are in the names; nobody fills a field in later.
+
+Values are checked where they enter (``ninfer.options`` for flags); what is learnt at run time lives in the object
+that learnt it, so `kv_capacity_tokens` is None for *auto* here and a number only in the memory plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the memory plan and the engine are built from (serving spec, 18.2 and 18.3).
+
+    device                     torch device string
+    max_context_tokens         longest sequence, prompt and output together
+    kv_capacity_tokens         size of the shared page pool; None is `auto`
+    lanes                      sequences decoded together, 1..8
+    prefill_chunk_tokens       most tokens of one prefill unit
+    kv_dtype                   codec of the attention cache; `fp32` exists for reference runs only
+    compute_dtype              dtype of activations and of weights after decoding: `fp32` or `bf16`
+    device_memory_limit_bytes  the planner treats the device as having this much in all; None is the real size
+    kv_headroom_bytes          left free by `auto`
+    """
+
+    device: str = "cpu"
+    max_context_tokens: int = 8192
+    kv_capacity_tokens: int | None = 8192
+    lanes: int = 1
+    prefill_chunk_tokens: int = 1024
+    kv_dtype: str = "bf16"
+    compute_dtype: str = "fp32"
+    device_memory_limit_bytes: int | None = None
+    kv_headroom_bytes: int = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSettings:
+    """Rules of admission and of sharing the device (serving spec, 13).
+
+    max_pending            requests beyond one per lane that may be held, in preparation or in the queue
+    pending_timeout_s      from receipt to admission
+    max_inter_token_s      bound on the gap between tokens of a stream; 0 is no bound
+    prefill_decode_ratio   if set, prefill gets at most this multiple of the device time of decode while both have
+                           work, instead of alternating one to one
+    drain_s                time that running requests get to finish after a stop signal
+    """
+
+    lanes: int = 1
+    pages: int = 128
+    max_context_tokens: int = 8192
+    prefill_chunk_tokens: int = 1024
+    max_pending: int = 16
+    pending_timeout_s: float = 30.0
+    max_inter_token_s: float = 0.1
+    prefill_decode_ratio: float | None = None
+    drain_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSettings:
+    """Network and protocol (serving spec, 18.1)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_key: str | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    cors: bool = False
+    model_id: str | None = None
+    max_request_bytes: int = 384 * MIB
+    keep_alive_comment_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """Defaults for what a request leaves open (serving spec, 18.5). None means that no process flag was given."""
+
+    default_max_tokens: int | None = 8192  # None is `auto`: the remaining context
+    max_output_tokens: int | None = None
+    thinking: bool | None = None
+    preserve_thinking: bool | None = None
+    reasoning_effort: str | None = None
+    greedy: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """Where records go (serving spec, 18.6)."""
+
+    level: str = "info"
+    event_log: Path | None = None
+    log_content: bool = False
+    request_log: Path | None = None
+    request_log_max_bytes: int = 0
+    request_log_keep: int = 4
+    stats_interval_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The whole server: one artifact, one device, one port."""
+
+    artifact: Path
+    default_artifact: bool = False
+    chat_template: Path | None = None
+    exit_on_engine_failure: bool = True
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    argv: tuple[str, ...] = ()
