@@ -1,0 +1,1 @@
+"""Text in and out: tokenizer, chat templates, and the parsing of what a model writes. No tensors, no waiting."""
