@@ -67,12 +67,12 @@ class ArtifactError(NinferError):
     """An artifact is unusable (artifact spec, section 15).
 
     code     name of the case in the spec's table, e.g. ``OVERLAP``
-    path     the file at fault
+    path     the file at fault; empty where a value in memory is at fault
     detail   what was expected and what was found, with the object or parameter concerned
     """
 
     def __init__(self, code: str, path: str, detail: str) -> None:
-        super().__init__(f"{path}: {code}: {detail}")
+        super().__init__(f"{path}: {code}: {detail}" if path else f"{code}: {detail}")
         self.code = code
         self.path = path
         self.detail = detail
