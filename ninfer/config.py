@@ -49,6 +49,7 @@ class SchedulerSettings:
     prefill_decode_ratio   if set, prefill gets at most this multiple of the device time of decode while both have
                            work, instead of alternating one to one
     drain_s                time that running requests get to finish after a stop signal
+    exit_on_failure        whether the process ends when the engine is beyond repair
     """
 
     lanes: int = 1
@@ -60,6 +61,7 @@ class SchedulerSettings:
     max_inter_token_s: float = 0.1
     prefill_decode_ratio: float | None = None
     drain_s: float = 5.0
+    exit_on_failure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,6 @@ class Settings:
     artifact: Path
     default_artifact: bool = False
     chat_template: Path | None = None
-    exit_on_engine_failure: bool = True
     engine: EngineSettings = field(default_factory=EngineSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

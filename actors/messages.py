@@ -1,0 +1,193 @@
+"""Every message that crosses between actors, and between them and the HTTP side. Frozen, typed, without behaviour.
+
+Three families: what a client's request turns into (:class:`GenerationRequest`) and what comes back (:data:`Reply`);
+what the scheduler's shell tells its workers; and, for the checkpoint ring and slot persistence, the messages their
+actors take, which answer that the function is off until those parts exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ninfer.errors import NinferError
+from ninfer.step import PageMapping
+from ninfer.text.output import Delta
+from ninfer.types import FinishReason, Sampling
+
+# --- between the protocol adapters and the actors ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prepared request, the same for every API.
+
+    prompt_ids       rendered and tokenised prompt, at least one id
+    opens_think      the prompt ends inside an open think block
+    max_tokens       output limit after defaults and caps, >= 0; the scheduler clips it to the context
+    stops            up to four non-empty stop strings
+    stop_ids         the model's own stop tokens, empty if the request ignores them
+    progress         whether the client wants :class:`PrefillProgress`
+    """
+
+    prompt_ids: tuple[int, ...] = field(repr=False)
+    opens_think: bool
+    sampling: Sampling
+    max_tokens: int
+    stops: tuple[str, ...]
+    stop_ids: tuple[int, ...]
+    progress: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request has left the queue; `at` is the monotonic time of the admission."""
+
+    lane: int
+    cached_tokens: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """`processed` of `total` prompt tokens are in the cache, `cached` of them without having been computed."""
+
+    processed: int
+    total: int
+    cached: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Typed pieces of text, in order, and how many output tokens have been counted up to here."""
+
+    deltas: tuple[Delta, ...]
+    completion_tokens: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one answer (serving spec, 5.3 and 5.4)."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last message of a request that ended as it should. Times are monotonic; None where there was no token."""
+
+    reason: FinishReason
+    usage: Usage
+    lane: int | None
+    admitted_at: float | None
+    first_token_at: float | None
+    last_token_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last message of a request that could not be served to its end."""
+
+    error: NinferError
+
+
+Reply = Admitted | PrefillProgress | TextDelta | Finished | Failed
+
+# --- from the scheduler's shell to its workers ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadChunk:
+    """To the prefill actor: run positions ``[begin, end)`` of this request's prompt on the device."""
+
+    step: int
+    request_id: int
+    lane: int
+    begin: int
+    end: int
+    mapping: PageMapping
+    sample: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """To a lane actor: these ids were drawn for its request; `stopped` if the last is a stop id."""
+
+    request_id: int
+    token_ids: tuple[int, ...]
+    stopped: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """To a lane actor: so much of its request's prompt is in the cache."""
+
+    request_id: int
+    processed: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """To a lane actor: its request is over, publish what is held back and the last message."""
+
+    request_id: int
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWithError:
+    """To a lane actor: its request cannot go on."""
+
+    request_id: int
+    error: NinferError
+
+
+# --- checkpoint ring and slot persistence --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureCheckpoint:
+    """To the ring: keep the state of this lane at block start `frontier`."""
+
+    lane: int
+    frontier: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreCheckpoint:
+    """To the ring: bring the deepest kept state at or below `frontier` back into this lane."""
+
+    lane: int
+    frontier: int
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSlot:
+    """To slot persistence: write this lane's session to a file of the slot folder."""
+
+    lane: int
+    filename: str
+    if_digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSlot:
+    """To slot persistence: read a session from a file of the slot folder into this lane."""
+
+    lane: int
+    filename: str
+    if_digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EraseSlot:
+    """To slot persistence: forget this lane's session."""
+
+    lane: int
+    if_digest: str | None
