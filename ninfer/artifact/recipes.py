@@ -39,10 +39,10 @@ class Recipe:
         """The format `parameter` is stored in; `source_format` is bf16 or fp32, what its checkpoint tensor holds."""
         if parameter.kind == INT32:
             return "int32"
-        if self.direct:
-            return source_format
         if parameter.kind == FP32:
             return "fp32"
+        if self.direct:
+            return source_format
         if parameter.component == "text":
             return self.text_format(parameter)
         return _component_format(parameter)

@@ -68,7 +68,7 @@ def test_direct_keeps_what_the_checkpoint_holds() -> None:
     recipe = recipe_for("direct", moe=False)
     for parameter in logical_parameters(dense_components()):
         for source in ("bf16", "fp32"):
-            expected = "int32" if parameter.name == "proposal/token_ids" else source
+            expected = {"int32": "int32", "fp32": "fp32"}.get(parameter.kind, source)
             assert recipe.format_of(parameter, source) == expected
 
 
