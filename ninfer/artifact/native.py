@@ -10,20 +10,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ninfer.artifact.directory import (
-    Binding,
-    Component,
-    Part,
-    Parts,
-    Proposal,
-    ResourceObject,
-    StoredObject,
-    TensorObject,
-    Use,
-    WholeObject,
-)
-from ninfer.artifact.formats import RAW_BYTES, default_layout, encoded_size
+from ninfer.artifact.directory import Binding, Component, Part, Parts, Proposal, Use, WholeObject
 from ninfer.artifact.parameters import Components, LogicalParameter, packing_groups
+from ninfer.artifact.placement import DirectoryPlan, PlannedObject, PlannedResource, PlannedTensor
 from ninfer.artifact.recipes import DEFAULT_POLICY, NVFP4, POLICIES, Recipe
 
 TEXT_ROLES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
@@ -35,8 +24,8 @@ _OPTIONAL = ("vision", "mtp", "dflash", "dflash2")
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedTensor:
-    """One tensor object: `members`, rows concatenated in order, stored in one format."""
+class Parent:
+    """One weight object: `members`, rows concatenated in order, stored in one format."""
 
     id: str
     shape: tuple[int, ...]
@@ -48,17 +37,16 @@ class PlannedTensor:
 class NativePlan:
     """Everything about an artifact but its bytes and their places.
 
-    objects      in file order, offsets 0
-    tensors      the weight objects among them
-    divisors     auxiliary object id to the parameter whose input it divides
+    resources    resource role to object id, in file order
+    parents      the weight objects, in file order after the resources
+    divisors     auxiliary object id to the parameter whose input it divides, in file order after the weights
+    directory    all of it as the writer wants it, without metadata and provenance
     """
 
-    components: dict[str, Component]
-    objects: tuple[StoredObject, ...]
-    tensors: tuple[PlannedTensor, ...]
+    resources: dict[str, str]
+    parents: tuple[Parent, ...]
     divisors: dict[str, LogicalParameter]
-    bindings: dict[str, Binding]
-    uses: tuple[Use, ...]
+    directory: DirectoryPlan
 
 
 def plan_native(
@@ -90,39 +78,26 @@ def plan_native(
             packed.update(group.members)
     parents += [(p,) for p in parameters if p.name not in packed and p.name not in shared]
 
-    tensors = tuple(_planned(i, members, formats[members[0].name]) for i, members in enumerate(parents))
-    bindings = _bindings(parameters, tensors, shared)
+    tensors = tuple(_parent(i, members, formats[members[0].name]) for i, members in enumerate(parents))
     uses, divisors = _uses(parameters, formats)
-    resources: list[StoredObject] = [
-        ResourceObject(_resource_id(role), RAW_BYTES, 0, resource_bytes[role])
-        for role in (*TEXT_ROLES, *VISION_ROLES)
-        if role in resource_bytes
-    ]
-    weights = [_tensor_object(t.id, t.shape, t.format) for t in tensors]
-    auxiliaries = [_tensor_object(id, (), "fp32") for id in divisors]
-    return NativePlan(
-        _components(components, resource_bytes),
-        (*resources, *weights, *auxiliaries),
-        tensors,
-        divisors,
-        bindings,
-        uses,
+    resources = {role: _resource_id(role) for role in (*TEXT_ROLES, *VISION_ROLES) if role in resource_bytes}
+    objects: list[PlannedObject] = [PlannedResource(id, resource_bytes[role]) for role, id in resources.items()]
+    objects += [PlannedTensor(t.id, t.shape, t.format) for t in tensors]
+    objects += [PlannedTensor(id, (), "fp32") for id in divisors]
+    directory = DirectoryPlan(
+        _components(components, resources), tuple(objects), _bindings(parameters, tensors, shared), uses
     )
+    return NativePlan(resources, tensors, divisors, directory)
 
 
-def _planned(index: int, members: tuple[LogicalParameter, ...], format: str) -> PlannedTensor:
+def _parent(index: int, members: tuple[LogicalParameter, ...], format: str) -> Parent:
     first = members[0].shape
     shape = first if len(members) == 1 else (sum(m.shape[0] for m in members), *first[1:])
-    return PlannedTensor(f"weight/{index:06d}", shape, format, members)
-
-
-def _tensor_object(id: str, shape: tuple[int, ...], format: str) -> TensorObject:
-    layout = default_layout(format)
-    return TensorObject(id, shape, format, layout, 0, encoded_size(format, layout, shape))
+    return Parent(f"weight/{index:06d}", shape, format, members)
 
 
 def _bindings(
-    parameters: Sequence[LogicalParameter], tensors: Sequence[PlannedTensor], shared: Mapping[str, str]
+    parameters: Sequence[LogicalParameter], tensors: Sequence[Parent], shared: Mapping[str, str]
 ) -> dict[str, Binding]:
     own: dict[str, Binding] = {}
     for tensor in tensors:
@@ -153,17 +128,17 @@ def _uses(
     return tuple(uses), divisors
 
 
-def _components(components: Components, resource_bytes: Mapping[str, int]) -> dict[str, Component]:
-    def resources(roles: tuple[str, ...]) -> dict[str, str]:
-        return {role: _resource_id(role) for role in roles if role in resource_bytes}
+def _components(components: Components, resources: Mapping[str, str]) -> dict[str, Component]:
+    def of(roles: tuple[str, ...]) -> dict[str, str]:
+        return {role: resources[role] for role in roles if role in resources}
 
     rows = components.proposal_rows
     proposal = None if rows is None else Proposal("indexed", rows)
-    out = {"text": Component(components.text.to_json(), None, resources(TEXT_ROLES), proposal)}
+    out = {"text": Component(components.text.to_json(), None, of(TEXT_ROLES), proposal)}
     configs = {"vision": components.vision, "mtp": components.mtp, **components.drafts}
     for name in _OPTIONAL:
         if (config := configs.get(name)) is not None:
-            out[name] = Component(config.to_json(), "text", resources(VISION_ROLES) if name == "vision" else {})
+            out[name] = Component(config.to_json(), "text", of(VISION_ROLES) if name == "vision" else {})
     return out
 
 

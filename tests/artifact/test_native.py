@@ -7,19 +7,11 @@ from collections import Counter
 
 import pytest
 
-from ninfer.artifact.directory import (
-    Directory,
-    FileRecord,
-    Part,
-    Parts,
-    StoredObject,
-    TensorObject,
-    WholeObject,
-    to_json,
-)
+from ninfer.artifact.directory import Directory, FileRecord, Part, Parts, TensorObject, WholeObject, to_json
 from ninfer.artifact.formats import up
 from ninfer.artifact.native import NativePlan, plan_native
 from ninfer.artifact.parameters import Components, logical_parameters
+from ninfer.artifact.placement import PlannedTensor, place
 from ninfer.artifact.recipes import recipe_for
 from tests.artifact.test_parameters import DENSE, dense_components, moe_components
 
@@ -43,15 +35,6 @@ RESOURCES_38 = {
 def planned(recipe: str, components: Components, resources: dict[str, int]) -> NativePlan:
     moe = components.text.moe is not None
     return plan_native(components, logical_parameters(components), recipe_for(recipe, moe=moe), resources)
-
-
-def placed(plan: NativePlan) -> list[StoredObject]:
-    cursor, out = 0, []
-    for stored in plan.objects:
-        offset = up(cursor, 256) if isinstance(stored, TensorObject) else cursor
-        out.append(dataclasses.replace(stored, offset=offset))
-        cursor = offset + stored.bytes
-    return out
 
 
 @pytest.mark.parametrize(
@@ -83,15 +66,15 @@ def test_published_files(
     entry_start: int,
 ) -> None:
     plan = planned(recipe, components, resources)
-    assert len(plan.objects) == objects
-    assert sum(o.bytes for o in plan.objects if isinstance(o, TensorObject)) == tensor_bytes
-    stored = placed(plan)
+    stored = place(plan.directory.objects)
+    assert len(stored) == objects
+    assert sum(o.bytes for o in stored if isinstance(o, TensorObject)) == tensor_bytes
     assert stored[-1].offset + stored[-1].bytes == span
     directory = Directory(
-        plan.components,
-        tuple(stored),
-        plan.bindings,
-        plan.uses,
+        plan.directory.components,
+        stored,
+        plan.directory.bindings,
+        plan.directory.uses,
         (FileRecord(None, span),),
         {"name": "qwen3.6-27b"},
         {"recipe": recipe},
@@ -103,7 +86,7 @@ def test_published_files(
 def test_format_counts() -> None:
     def counts(recipe: str, components: Components, resources: dict[str, int]) -> Counter[str]:
         plan = planned(recipe, components, resources)
-        return Counter(o.format for o in plan.objects if isinstance(o, TensorObject))
+        return Counter(o.format for o in plan.directory.objects if isinstance(o, PlannedTensor))
 
     table = counts("qwen3_6_27b", dense_components(), RESOURCES_36)
     assert [table[k] for k in ("bf16", "fp32", "int32")] == [582, 96, 1]
@@ -117,7 +100,7 @@ def test_format_counts() -> None:
 def test_auxiliaries_belong_to_the_uses_of_nvfp4_matrices() -> None:
     plan = planned("qwen3_6_27b_nvfp4", dense_components(), RESOURCES_36)
     assert len(plan.divisors) == 485
-    with_divisor = [use for use in plan.uses if use.auxiliaries]
+    with_divisor = [use for use in plan.directory.uses if use.auxiliaries]
     assert [use.parameter for use in with_divisor] == [p.name for p in plan.divisors.values()]
     assert {use.activation_policy for use in with_divisor} == {"AllowA4"}
     assert len(planned("qwen3_8_27b_nvfp4", dense_components(), RESOURCES_38).divisors) == 168
@@ -125,7 +108,7 @@ def test_auxiliaries_belong_to_the_uses_of_nvfp4_matrices() -> None:
 
 def test_bindings_of_one_attention_layer() -> None:
     """The example of section 4.7, two-parent file."""
-    bindings = planned("qwen3_8_27b", dense_components(), RESOURCES_38).bindings
+    bindings = planned("qwen3_8_27b", dense_components(), RESOURCES_38).directory.bindings
     layer = "text/layers/3/attention/"
     query, key, gate, value = (bindings[layer + m] for m in ("query", "key", "gate", "value"))
     assert isinstance(query, Parts)
@@ -141,14 +124,14 @@ def test_bindings_of_one_attention_layer() -> None:
 def test_a_tied_head_shares_the_embedding_when_the_formats_agree() -> None:
     tied = Components(dataclasses.replace(DENSE, tie_word_embeddings=True))
     plan = planned("generic_int", tied, {})
-    assert plan.bindings["text/output_head"] == plan.bindings["text/token_embedding"]
-    assert sum(o.shape == (248320, 5120) for o in plan.objects if isinstance(o, TensorObject)) == 1
-    untied = planned("generic_int", Components(DENSE), {}).bindings
+    assert plan.directory.bindings["text/output_head"] == plan.directory.bindings["text/token_embedding"]
+    assert sum(o.shape == (248320, 5120) for o in plan.directory.objects if isinstance(o, PlannedTensor)) == 1
+    untied = planned("generic_int", Components(DENSE), {}).directory.bindings
     assert untied["text/output_head"] != untied["text/token_embedding"]
 
 
 def test_drafter_context_shares_the_drafters_rows() -> None:
-    bindings = planned("qwen3_6_35b_a3b", moe_components(), RESOURCES_36).bindings
+    bindings = planned("qwen3_6_35b_a3b", moe_components(), RESOURCES_36).directory.bindings
     layer = "dflash/layers/0/attention/"
     assert bindings[layer + "context_key"] == bindings[layer + "key"]
     assert bindings[layer + "context_value"] == bindings[layer + "value"]
