@@ -18,6 +18,8 @@ Bytes = NDArray[np.uint8]
 Int8 = NDArray[np.int8]
 Words = NDArray[np.uint16]
 
+_PAIR_SHIFTS = np.array([0, 2, 4, 6], np.uint8)
+
 
 def pack_codes(codes: Int8, format: Format) -> tuple[Bytes, Bytes | None]:
     """Base and high plane of grouped codes (6.2).
@@ -64,13 +66,12 @@ def unpack_codes(base: Bytes, high: Bytes | None, format: Format) -> Int8:
 def _pack_pairs(lanes: Bytes) -> Bytes:
     """Four two-bit lanes per byte, the first in the lowest bits."""
     four = lanes.reshape(*lanes.shape[:-1], -1, 4)
-    packed: Bytes = four[..., 0] | (four[..., 1] << 2) | (four[..., 2] << 4) | (four[..., 3] << 6)
+    packed: Bytes = np.bitwise_or.reduce(four << _PAIR_SHIFTS, axis=-1)
     return packed
 
 
 def _unpack_pairs(packed: Bytes) -> Bytes:
-    shifts = np.array([0, 2, 4, 6], np.uint8)
-    return (packed[..., None] >> shifts) & np.uint8(3)
+    return (packed[..., None] >> _PAIR_SHIFTS) & np.uint8(3)
 
 
 def _sign_extend(lanes: Bytes, bits: int) -> Int8:
