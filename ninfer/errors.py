@@ -24,7 +24,7 @@ class RequestRejected(NinferError):
 
     http_status = 400
     kind = "invalid_request_error"
-    code = "invalid_value"
+    code: str | None = "invalid_value"
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -33,16 +33,78 @@ class RequestRejected(NinferError):
         self.param = param
 
 
+class MalformedField(RequestRejected):
+    """A request field of the wrong type or out of its range: the field is named, and there is no code."""
+
+    code = None
+
+
 class Overloaded(RequestRejected):
-    """All lanes and the whole queue are taken; `retry_after_s` is a whole number of seconds, at least 1."""
+    """All lifetime capacity is in use; `retry_after_s` is a whole number of seconds, at least 1."""
 
     http_status = 429
     kind = "rate_limit_error"
-    code = "queue_full"
+    code = "server_overloaded"
 
     def __init__(self, message: str, *, retry_after_s: int = 1, code: str | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after_s = retry_after_s
+
+
+class Unavailable(NinferError):
+    """The server cannot serve this request, and the request is not to blame."""
+
+    http_status = 503
+    kind = "server_error"
+    code = "service_unavailable"
+    retry_after_s = 1
+
+    def __init__(self, message: str = "The server is not available.") -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ModelLoading(Unavailable):
+    """The model is still on its way to the device."""
+
+    kind = "service_unavailable"
+    code = "model_loading"
+    retry_after_s = 2
+
+    def __init__(self, message: str = "The model is loading.") -> None:
+        super().__init__(message)
+
+
+class QueueTimeout(Unavailable):
+    """The pending deadline passed before the request was admitted."""
+
+    code = "request_queue_timeout"
+
+    def __init__(self, message: str = "The request was not admitted before its pending deadline.") -> None:
+        super().__init__(message)
+
+
+class Unsupported(NinferError):
+    """The function exists in the contract and not in this server, as it was built or started."""
+
+    http_status = 501
+    kind = "server_error"
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class EngineFailure(NinferError):
+    """The engine failed while it ran this request; nothing of the inside is told."""
+
+    kind = "internal_error"
+    code = None
+
+    def __init__(self, message: str = "Internal server error.") -> None:
+        super().__init__(message)
+        self.message = message
 
 
 class StartupError(NinferError):
