@@ -239,9 +239,10 @@ def _check_auxiliaries(artifact: Artifact, use: Use) -> None:
             raise ArtifactError("UNSUPPORTED", artifact.path, f"{where}: rotated inputs are not implemented")
         if role != DIVISOR_ROLE:
             raise ArtifactError("BAD_AUXILIARY", artifact.path, f"{where}: unknown auxiliary role {role!r}")
-        if not isinstance(binding, WholeObject):
-            raise ArtifactError("BAD_AUXILIARY", artifact.path, f"{where}: the divisor must be a whole object")
-        stored = artifact.tensor_object(binding.object)
+        objects = [binding.object] if isinstance(binding, WholeObject) else [part.object for part in binding.parts]
+        if len(objects) != 1:
+            raise ArtifactError("BAD_AUXILIARY", artifact.path, f"{where}: divisor of {len(objects)} parts")
+        stored = artifact.tensor_object(objects[0])
         if stored.format != "fp32" or stored.shape != ():
             raise ArtifactError(
                 "BAD_AUXILIARY",
