@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from anyio.streams.memory import MemoryObjectSendStream
+
 from ninfer.errors import NinferError
-from ninfer.step import PageMapping
+from ninfer.step import DecodeRound, PageMapping
 from ninfer.text.output import Delta
 from ninfer.types import FinishReason, Sampling
 
@@ -99,6 +101,8 @@ Reply = Admitted | PrefillProgress | TextDelta | Finished | Failed
 
 # --- from the scheduler's shell to its workers ---------------------------------------------------------------------
 
+ReplySender = MemoryObjectSendStream[Reply]
+
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
@@ -111,6 +115,27 @@ class ReadChunk:
     end: int
     mapping: PageMapping
     sample: bool
+    request: GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTogether:
+    """To the decode actor: run one round; row `i` belongs to request ``request_ids[i]``."""
+
+    step: int
+    request_ids: tuple[int, ...]
+    round: DecodeRound
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """To a lane actor: it serves this request now, and `replies` is where its client listens."""
+
+    request_id: int
+    request: GenerationRequest
+    replies: ReplySender
+    cached_tokens: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +171,9 @@ class CloseWithError:
 
     request_id: int
     error: NinferError
+
+
+LaneMessage = Assign | Draw | Progress | Close | CloseWithError
 
 
 # --- checkpoint ring and slot persistence --------------------------------------------------------------------------
@@ -191,3 +219,7 @@ class EraseSlot:
 
     lane: int
     if_digest: str | None
+
+
+RingMessage = CaptureCheckpoint | RestoreCheckpoint
+SlotMessage = SaveSlot | RestoreSlot | EraseSlot

@@ -53,7 +53,6 @@ class SchedulerSettings:
     """
 
     lanes: int = 1
-    pages: int = 128
     max_context_tokens: int = 8192
     prefill_chunk_tokens: int = 1024
     max_pending: int = 16

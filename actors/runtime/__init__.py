@@ -1,0 +1,1 @@
+"""What every actor is made of: a mailbox, a loop, a clock."""

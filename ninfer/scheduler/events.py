@@ -21,10 +21,11 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
-    """Weights and pools are resident; the plan was computed again from measured free memory."""
+    """Weights and pools are resident; the plan was computed again from measured free memory, and holds `pages`."""
 
     required_bytes: int
     available_bytes: int
+    pages: int
     message: str
 
 

@@ -56,7 +56,7 @@ class Scheduler:
         self.lifecycle = Lifecycle.PLANNING
         self.device = DeviceState.IDLE
         self.lanes = [LaneState.EMPTY] * settings.lanes
-        self.pages = PagePool(settings.pages)
+        self.pages = PagePool(0)  # the memory plan says how many, once the model is loaded
         self.requests: dict[int, Request] = {}
         self._queue: list[Request] = []
         self._sharing = Sharing(settings)
@@ -104,6 +104,7 @@ class Scheduler:
     def _on_model_loaded(self, event: ev.ModelLoaded) -> None:
         self._move_life(LifeSignal.LOADED)
         if self.lifecycle is Lifecycle.VALIDATING_MEMORY:
+            self.pages = PagePool(event.pages)
             self._validate(event.required_bytes, event.available_bytes, event.message, cmd.WarmUp())
 
     def _validate(self, required: int, available: int, message: str, go_on: cmd.Command) -> None:

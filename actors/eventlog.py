@@ -1,0 +1,101 @@
+"""The scheduler's own record: every event it takes and every command it gives, one JSON line each.
+
+Lines carry a sequence number without gaps. The first says what a replay needs to build the same machine. Token ids are
+in it only as `content` lines, which replay ignores and which are written only if asked for (serving spec, 18.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import orjson
+import structlog
+
+from ninfer.config import SchedulerSettings
+from ninfer.errors import StartupError
+from ninfer.scheduler.commands import Command
+from ninfer.scheduler.events import Event
+from ninfer.scheduler.records import fields_of, to_record
+from ninfer.version import VERSION
+
+FORMAT = "ninfer_event_log"
+FORMAT_VERSION = 1
+
+
+class EventLog:
+    """Writes records through structlog and orjson; a log that was not asked for (`file` None) costs one test.
+
+    Lines are flushed with the record that ends a decision, so that a log of a killed process ends at one.
+    """
+
+    def __init__(self, file: BinaryIO | None, content: bool = False) -> None:
+        self._file = file
+        self._content = content and file is not None
+        self._sequence = 0
+        self._logger: Any = None
+        if file is not None:
+            self._logger = structlog.wrap_logger(
+                structlog.BytesLogger(file), processors=[structlog.processors.JSONRenderer(serializer=_dumps)]
+            )
+
+    @classmethod
+    def open(cls, path: Path | None, content: bool = False) -> EventLog:
+        """A log at this path, which must not exist yet: a replay needs a file of one run."""
+        if path is None:
+            return cls(None)
+        try:
+            return cls(path.open("xb"), content)
+        except FileExistsError:
+            raise StartupError(f"--event-log {path} exists already; name a new file") from None
+        except OSError as error:
+            raise StartupError(f"--event-log {path} cannot be written: {error.strerror}") from None
+
+    def __enter__(self) -> EventLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def start(self, settings: SchedulerSettings) -> None:
+        """The first line."""
+        self._write("start", 0.0, {"format": FORMAT, "format_version": FORMAT_VERSION, "version": VERSION,
+                                   "settings": fields_of(settings)})  # fmt: skip
+        self._flush()
+
+    def decision(self, now: float, event: Event, commands: Iterable[Command]) -> None:
+        """One event and the commands that answered it."""
+        if self._file is None:
+            return
+        self._write("event", now, to_record(event))
+        for command in commands:
+            self._write("command", now, to_record(command))
+        self._flush()
+
+    def prompt(self, now: float, request_id: int, token_ids: Iterable[int]) -> None:
+        """The prompt of a request, if content is logged."""
+        if self._content:
+            self._write("content", now, {"type": "Prompt", "request_id": request_id, "token_ids": list(token_ids)})
+
+    def drawn(self, now: float, request_id: int, token_ids: Iterable[int]) -> None:
+        """Tokens drawn for a request, if content is logged."""
+        if self._content:
+            self._write("content", now, {"type": "Drawn", "request_id": request_id, "token_ids": list(token_ids)})
+
+    def _write(self, kind: str, now: float, fields: dict[str, Any]) -> None:
+        if self._logger is not None:
+            self._logger.info(kind, seq=self._sequence, t=now, **fields)
+            self._sequence += 1
+
+    def _flush(self) -> None:
+        if self._file is not None:
+            self._file.flush()
+
+
+def _dumps(record: dict[str, Any], **_options: object) -> bytes:
+    return orjson.dumps(record)

@@ -1,0 +1,160 @@
+"""What the HTTP side may do: ask for a unit of capacity, submit a prepared request, listen, let go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from ninfer.actors.messages import Failed, GenerationRequest, Reply
+from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.errors import ActorStopped, ModelLoading, NinferError, Overloaded, QueueTimeout, Unavailable
+from ninfer.scheduler.events import Event, PreparationFailed, Released
+from ninfer.scheduler.statistics import SchedulerStatistics
+from ninfer.scheduler.transitions import Lifecycle
+
+NOT_YET = frozenset({Lifecycle.PLANNING, Lifecycle.LOADING, Lifecycle.VALIDATING_MEMORY, Lifecycle.WARMING})
+
+# Arrivals that may wait for the scheduler's word while the loop is busy. It gives its word within milliseconds, and has
+# far fewer places than this; beyond it the answer is the one that it would give.
+ARRIVALS_WAITING = 1024
+
+
+class Arrival:
+    """A question for capacity on its way to the scheduler, and the answer on its way back."""
+
+    def __init__(self, received_at: float) -> None:
+        self.received_at = received_at
+        self.answered = anyio.Event()
+        self.ticket: Ticket | None = None
+        self.error: NinferError | None = None
+
+    def accept(self, ticket: Ticket) -> None:
+        """Answer with a unit of capacity."""
+        self.ticket = ticket
+        self.answered.set()
+
+    def refuse(self, error: NinferError) -> None:
+        """Answer with an error."""
+        self.error = error
+        self.answered.set()
+
+
+class Submission:
+    """A prepared request on its way to the scheduler's shell."""
+
+    def __init__(self, request_id: int, request: GenerationRequest) -> None:
+        self.request_id = request_id
+        self.request = request
+
+
+SchedulerMessage = Arrival | Submission | Event
+
+
+def refusal(code: str) -> NinferError:
+    """The error that a code of the scheduler stands for."""
+    if code == Overloaded.code:
+        return Overloaded("All lanes and the whole queue are in use; try again shortly.")
+    if code == QueueTimeout.code:
+        return QueueTimeout()
+    return Unavailable()
+
+
+class Ticket:
+    """One unit of capacity, from the start of preparation until `release`.
+
+    request_id    positive, monotonic per process
+    received_at   monotonic time of the arrival; `deadline` is when it has to be admitted
+    replies       what comes back once submitted; the last of it is one ``Finished`` or one ``Failed``
+    """
+
+    def __init__(
+        self, request_id: int, received_at: float, deadline: float, mailbox: Mailbox[SchedulerMessage]
+    ) -> None:
+        self.request_id = request_id
+        self.received_at = received_at
+        self.deadline = deadline
+        self._mailbox = mailbox
+        send, receive = anyio.create_memory_object_stream[Reply](math.inf)
+        self.sender: MemoryObjectSendStream[Reply] = send
+        self.replies: MemoryObjectReceiveStream[Reply] = receive
+        self._released = False
+        # Set when the request has ended before it was submitted: then that is the answer to the submission.
+        self.early_end: Failed | None = None
+
+    async def submit(self, request: GenerationRequest) -> None:
+        """Put the prepared request into the queue; raises what has ended it while it was prepared."""
+        if self.early_end is not None:
+            raise self.early_end.error
+        await self._mailbox.put(Submission(self.request_id, request))
+
+    async def preparation_failed(self) -> None:
+        """The request was refused; `release` still has to follow."""
+        await self._put(PreparationFailed(self.request_id))
+
+    async def release(self) -> None:
+        """Give the unit back. Whatever of the request still runs is cancelled."""
+        if self._released:
+            return
+        self._released = True
+        with anyio.CancelScope(shield=True):
+            await self._put(Released(self.request_id))
+        self.replies.close()
+        self.sender.close()
+
+    async def _put(self, event: Event) -> None:
+        try:
+            await self._mailbox.put(event)
+        except ActorStopped:
+            return  # the server has stopped: there is no capacity left to give back to
+
+
+class Gateway:
+    """The only object of the actors that the HTTP side holds."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox[SchedulerMessage],
+        lifecycle: Callable[[], Lifecycle],
+        statistics: Callable[[], SchedulerStatistics],
+    ) -> None:
+        self._mailbox = mailbox
+        self._lifecycle = lifecycle
+        self._statistics = statistics
+        self.ready_at: float | None = None
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Where the process stands."""
+        return self._lifecycle()
+
+    def statistics(self) -> SchedulerStatistics:
+        """A picture of the scheduler; waits for nothing."""
+        return self._statistics()
+
+    async def arrive(self) -> Ticket:
+        """A unit of capacity for one generation request, or the reason why there is none."""
+        if self.lifecycle in NOT_YET:
+            raise ModelLoading
+        arrival = Arrival(anyio.current_time())
+        if self._mailbox.waiting >= ARRIVALS_WAITING:
+            raise refusal(Overloaded.code)
+        try:
+            self._mailbox.put_nowait(arrival)
+        except ActorStopped:
+            raise Unavailable from None
+        try:
+            await arrival.answered.wait()
+        except BaseException:
+            # The client left before the answer: a ticket that is already on its way must not be lost.
+            with anyio.CancelScope(shield=True):
+                await arrival.answered.wait()
+                if arrival.ticket is not None:
+                    await arrival.ticket.release()
+            raise
+        if arrival.error is not None:
+            raise arrival.error
+        assert arrival.ticket is not None
+        return arrival.ticket

@@ -1,0 +1,149 @@
+"""A lane actor: turns the tokens drawn on its lane into text for the client of the request it serves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ninfer.actors.messages import (
+    Admitted,
+    Assign,
+    Close,
+    CloseWithError,
+    Draw,
+    Failed,
+    Finished,
+    GenerationRequest,
+    LaneMessage,
+    PrefillProgress,
+    Progress,
+    Reply,
+    ReplySender,
+    TextDelta,
+    Usage,
+)
+from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.runtime.replies import send_last, send_reply
+from ninfer.errors import ActorStopped
+from ninfer.scheduler.events import StopStringFound
+from ninfer.text.output import OutputParser
+from ninfer.text.tokenizer import Tokenizer
+from ninfer.types import FinishReason
+
+
+@dataclass(slots=True)
+class _Service:
+    """The request being served: its parser, its counts, its times."""
+
+    request_id: int
+    request: GenerationRequest
+    replies: ReplySender
+    parser: OutputParser
+    cached_tokens: int
+    admitted_at: float
+    first_token_at: float | None = None
+    last_token_at: float | None = None
+
+
+class LaneActor:
+    """Serves one request at a time. What arrives for a request it no longer serves was on its way when that ended.
+
+    The mailbox is unlimited because its only writers, the steps of one lane, are limited by the output of the request.
+    """
+
+    def __init__(self, lane: int, tokenizer: Tokenizer, report: Callable[[StopStringFound], None]) -> None:
+        self.lane = lane
+        self.mailbox: Mailbox[LaneMessage] = Mailbox(f"lane {lane}", math.inf)
+        self._tokenizer = tokenizer
+        self._report = report
+        self._service: _Service | None = None
+
+    async def run(self) -> None:
+        """Handle messages until the mailbox is closed."""
+        async for message in self.mailbox.messages():
+            self.handle(message)
+
+    def stop(self) -> None:
+        """Answer whoever is still served here."""
+        left = self.mailbox.drain()
+        assigned = [message.replies for message in left if isinstance(message, Assign)]
+        if self._service is not None:
+            assigned.append(self._service.replies)
+        for replies in assigned:
+            send_last(replies, Failed(ActorStopped("the server has stopped")))
+
+    def handle(self, message: LaneMessage) -> None:
+        """Take one message; never waits."""
+        if isinstance(message, Assign):
+            self._assign(message)
+            return
+        service = self._service
+        if service is None or service.request_id != message.request_id:
+            return
+        match message:
+            case Draw():
+                self._draw(service, message)
+            case Progress():
+                if service.request.progress:
+                    self._publish_progress(service, message.processed, message.at)
+            case Close():
+                self._close(service, message.reason)
+            case CloseWithError():
+                self._service = None
+                send_last(service.replies, Failed(message.error))
+
+    def _assign(self, message: Assign) -> None:
+        request = message.request
+        parser = OutputParser(
+            self._tokenizer.text_bytes,
+            stop_ids=frozenset(request.stop_ids),
+            opens_think=request.opens_think,
+            stops=request.stops,
+        )
+        service = _Service(
+            message.request_id, request, message.replies, parser, message.cached_tokens, admitted_at=message.at
+        )
+        self._service = service
+        self._send(service, Admitted(self.lane, message.cached_tokens, message.at))
+        if request.progress:
+            self._publish_progress(service, message.cached_tokens, message.at)
+
+    def _publish_progress(self, service: _Service, processed: int, at: float) -> None:
+        total = len(service.request.prompt_ids)
+        self._send(service, PrefillProgress(processed, total, service.cached_tokens, at))
+
+    def _draw(self, service: _Service, message: Draw) -> None:
+        parser = service.parser
+        if parser.ended:
+            return  # drawn while the stop string was being reported
+        if service.first_token_at is None:
+            service.first_token_at = message.at
+        service.last_token_at = message.at
+        deltas = parser.feed(message.token_ids)
+        if deltas:
+            self._send(service, TextDelta(tuple(deltas), parser.completion_tokens, message.at))
+        if parser.stop_string is not None:
+            self._report(StopStringFound(service.request_id))
+
+    def _close(self, service: _Service, reason: FinishReason) -> None:
+        self._service = None
+        parser = service.parser
+        deltas = parser.finish()
+        if parser.stop_string is not None:
+            reason = FinishReason.STOP_STRING  # a limit was met in the same step; the text ends at the stop string
+        if deltas:
+            at = service.last_token_at if service.last_token_at is not None else service.admitted_at
+            self._send(service, TextDelta(tuple(deltas), parser.completion_tokens, at))
+        usage = Usage(
+            prompt_tokens=len(service.request.prompt_ids),
+            cached_tokens=service.cached_tokens,
+            completion_tokens=parser.completion_tokens,
+            reasoning_tokens=parser.reasoning_tokens,
+        )
+        last = Finished(reason, usage, self.lane, service.admitted_at, service.first_token_at, service.last_token_at)
+        send_last(service.replies, last)
+
+    @staticmethod
+    def _send(service: _Service, reply: Reply) -> None:
+        send_reply(service.replies, reply)

@@ -1,0 +1,66 @@
+"""A bounded mailbox of typed messages over an anyio memory object stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
+
+import anyio
+
+from ninfer.errors import ActorStopped
+
+M = TypeVar("M")
+
+
+class Mailbox(Generic[M]):
+    """`capacity` messages at most; `put_nowait` raises :class:`anyio.WouldBlock` when full.
+
+    A mailbox whose writers are bounded by something else may be unlimited (``math.inf``); its owner says by what.
+    After `close`, puts raise :class:`ActorStopped`, and what is still inside can be drained.
+    """
+
+    def __init__(self, name: str, capacity: float) -> None:
+        if capacity is not math.inf and capacity < 1:
+            raise ValueError(f"mailbox {name} needs room for at least one message")
+        self.name = name
+        self._send, self._receive = anyio.create_memory_object_stream[M](capacity)
+
+    def put_nowait(self, message: M) -> None:
+        """Leave a message or raise: WouldBlock when full, ActorStopped when closed."""
+        try:
+            self._send.send_nowait(message)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise ActorStopped(f"{self.name} has stopped") from None
+
+    async def put(self, message: M) -> None:
+        """Leave a message, waiting for room."""
+        try:
+            await self._send.send(message)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise ActorStopped(f"{self.name} has stopped") from None
+
+    @property
+    def waiting(self) -> int:
+        """Messages inside."""
+        return self._send.statistics().current_buffer_used
+
+    async def messages(self) -> AsyncIterator[M]:
+        """Messages in order until the mailbox is closed and empty."""
+        async for message in self._receive:
+            yield message
+
+    def close(self) -> None:
+        """Take no more messages. Those inside are still delivered."""
+        self._send.close()
+
+    def drain(self) -> list[M]:
+        """Close, and take out everything nobody will read any more."""
+        self._send.close()
+        left: list[M] = []
+        while True:
+            try:
+                left.append(self._receive.receive_nowait())
+            except (anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
+                self._receive.close()
+                return left

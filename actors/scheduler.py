@@ -1,0 +1,212 @@
+"""The scheduler actor: the shell around the pure machine. It stamps events with the time, logs, passes orders on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ninfer.actors.decode import DecodeActor
+from ninfer.actors.eventlog import EventLog
+from ninfer.actors.gateway import Arrival, SchedulerMessage, Submission, Ticket, refusal
+from ninfer.actors.lane import LaneActor
+from ninfer.actors.messages import (
+    Assign,
+    Close,
+    CloseWithError,
+    DecodeTogether,
+    Failed,
+    Finished,
+    GenerationRequest,
+    ReadChunk,
+    Usage,
+)
+from ninfer.actors.prefill import PrefillActor
+from ninfer.actors.runtime.clock import Clock
+from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.runtime.replies import send_last
+from ninfer.errors import EngineFailure, NinferError
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler.events import Arrived, Event, Prepared, Released
+from ninfer.scheduler.machine import Scheduler
+from ninfer.step import DecodeRound, DecodeRow
+from ninfer.types import FinishReason
+
+
+class Office(Protocol):
+    """What the process does for the scheduler outside of any request."""
+
+    def load_model(self) -> None:
+        """Listen and load."""
+        ...
+
+    def warm_up(self) -> None:
+        """Run the warm-up generation."""
+        ...
+
+    def announce_ready(self) -> None:
+        """Say that the server serves."""
+        ...
+
+    def reset_engine(self) -> None:
+        """Bring the engine back to its empty state."""
+        ...
+
+    def exit(self, status: int, message: str) -> None:
+        """End the process."""
+        ...
+
+    def wake_at(self, at: float) -> None:
+        """Send a tick at this time, instead of the one asked for before."""
+        ...
+
+
+@dataclass(slots=True)
+class _Client:
+    """Where a request came from, and what it wants once it is prepared."""
+
+    ticket: Ticket
+    request: GenerationRequest | None = None
+
+
+class SchedulerActor:
+    """Receives, calls the machine, performs the commands. No decision is made here."""
+
+    def __init__(
+        self,
+        machine: Scheduler,
+        mailbox: Mailbox[SchedulerMessage],
+        lanes: Sequence[LaneActor],
+        prefill: PrefillActor,
+        decode: DecodeActor,
+        office: Office,
+        log: EventLog,
+        clock: Clock,
+    ) -> None:
+        self.machine = machine
+        self.mailbox = mailbox
+        self._lanes = lanes
+        self._prefill = prefill
+        self._decode = decode
+        self._office = office
+        self._log = log
+        self._clock = clock
+        self._clients: dict[int, _Client] = {}
+        self._arrivals: dict[int, Arrival] = {}
+        self._tickets = 0
+
+    async def run(self) -> None:
+        """Handle messages until the mailbox is closed."""
+        self._log.start(self.machine.settings)
+        async for message in self.mailbox.messages():
+            self.take(message)
+
+    def take(self, message: SchedulerMessage) -> None:
+        """Handle one message; never waits."""
+        match message:
+            case Arrival():
+                self._tickets += 1
+                self._arrivals[self._tickets] = message
+                self._decide(Arrived(self._tickets))
+            case Submission():
+                self._submit(message)
+            case _:
+                self._decide(message)
+
+    def stop(self) -> None:
+        """Answer everybody who still waits for something."""
+        for message in self.mailbox.drain():
+            if isinstance(message, Arrival):
+                message.refuse(refusal("service_unavailable"))
+        for client in self._clients.values():
+            send_last(client.ticket.sender, Failed(EngineFailure()))
+        self._clients.clear()
+
+    def _submit(self, message: Submission) -> None:
+        client = self._clients.get(message.request_id)
+        if client is not None:
+            request = message.request
+            client.request = request
+            self._log.prompt(self._clock.now(), message.request_id, request.prompt_ids)
+            self._decide(Prepared(message.request_id, len(request.prompt_ids), request.max_tokens))
+
+    def _decide(self, event: Event) -> None:
+        now = self._clock.now()
+        commands = self.machine.handle(event, now)
+        self._log.decision(now, event, commands)
+        for command in commands:
+            PERFORM[type(command)](self, command, now)
+        if isinstance(event, Released):
+            self._clients.pop(event.request_id, None)
+
+    def _accept(self, command: cmd.Accept, _now: float) -> None:
+        arrival = self._arrivals.pop(command.ticket)
+        ticket = Ticket(command.request_id, arrival.received_at, command.deadline, self.mailbox)
+        self._clients[command.request_id] = _Client(ticket)
+        arrival.accept(ticket)
+
+    def _refuse(self, command: cmd.Refuse, _now: float) -> None:
+        self._arrivals.pop(command.ticket).refuse(refusal(command.code))
+
+    def _admit(self, command: cmd.Admit, now: float) -> None:
+        client = self._clients[command.request_id]
+        assert client.request is not None
+        assignment = Assign(command.request_id, client.request, client.ticket.sender, command.cached_tokens, now)
+        self._lanes[command.lane].mailbox.put_nowait(assignment)
+
+    def _start_chunk(self, command: cmd.StartChunk, _now: float) -> None:
+        request = self._clients[command.request_id].request
+        assert request is not None
+        self._prefill.mailbox.put_nowait(
+            ReadChunk(
+                command.step,
+                command.request_id,
+                command.lane,
+                command.begin,
+                command.end,
+                command.mapping,
+                command.sample,
+                request,
+            )
+        )
+
+    def _start_round(self, command: cmd.StartRound, _now: float) -> None:
+        rows = tuple(DecodeRow(row.lane, row.position, row.mapping) for row in command.rows)
+        request_ids = tuple(row.request_id for row in command.rows)
+        self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, DecodeRound(rows)))
+
+    def _finish(self, command: cmd.Finish, _now: float) -> None:
+        reason = FinishReason(command.reason)
+        if command.lane is not None:
+            self._lanes[command.lane].mailbox.put_nowait(Close(command.request_id, reason))
+            return
+        client = self._clients[command.request_id]
+        prompt_tokens = len(client.request.prompt_ids) if client.request is not None else 0
+        nothing = Usage(prompt_tokens, cached_tokens=0, completion_tokens=0, reasoning_tokens=0)
+        send_last(client.ticket.sender, Finished(reason, nothing, None, None, None, None))
+
+    def _fail(self, command: cmd.Fail, _now: float) -> None:
+        error: NinferError = EngineFailure() if command.code == "internal_error" else refusal(command.code)
+        if command.lane is not None:
+            self._lanes[command.lane].mailbox.put_nowait(CloseWithError(command.request_id, error))
+            return
+        ticket = self._clients[command.request_id].ticket
+        ticket.early_end = Failed(error)
+        send_last(ticket.sender, ticket.early_end)
+
+
+PERFORM: dict[type[Any], Callable[[SchedulerActor, Any, float], None]] = {
+    cmd.LoadModel: lambda actor, _command, _now: actor._office.load_model(),
+    cmd.WarmUp: lambda actor, _command, _now: actor._office.warm_up(),
+    cmd.AnnounceReady: lambda actor, _command, _now: actor._office.announce_ready(),
+    cmd.ResetEngine: lambda actor, _command, _now: actor._office.reset_engine(),
+    cmd.Exit: lambda actor, command, _now: actor._office.exit(command.status, command.message),
+    cmd.WakeAt: lambda actor, command, _now: actor._office.wake_at(command.at),
+    cmd.Accept: SchedulerActor._accept,
+    cmd.Refuse: SchedulerActor._refuse,
+    cmd.Admit: SchedulerActor._admit,
+    cmd.Finish: SchedulerActor._finish,
+    cmd.Fail: SchedulerActor._fail,
+    cmd.StartChunk: SchedulerActor._start_chunk,
+    cmd.StartRound: SchedulerActor._start_round,
+}

@@ -1,0 +1,194 @@
+"""All actors of one server, and what the scheduler orders outside of any request: load, warm up, reset, exit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+
+from ninfer.actors.checkpoints import CheckpointRingActor, SlotPersistenceActor
+from ninfer.actors.decode import DecodeActor
+from ninfer.actors.device import DeviceGateway
+from ninfer.actors.engine import EngineBuilder, EngineLike
+from ninfer.actors.eventlog import EventLog
+from ninfer.actors.gateway import Gateway, SchedulerMessage
+from ninfer.actors.lane import LaneActor
+from ninfer.actors.prefill import PrefillActor
+from ninfer.actors.runtime.clock import Clock, LoopClock
+from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.scheduler import SchedulerActor
+from ninfer.actors.warmup import warm_up
+from ninfer.config import SchedulerSettings
+from ninfer.errors import NinferError
+from ninfer.scheduler import events as ev
+from ninfer.scheduler.machine import Scheduler
+from ninfer.text.tokenizer import Tokenizer
+
+# The status of a process that ends because one of the scheduler's own rules was broken.
+BROKEN_STATUS = 3
+
+log = structlog.get_logger(__name__)
+
+
+class System:
+    """Builds the actors and runs them. `gateway` is all that the HTTP side sees."""
+
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        builder: EngineBuilder,
+        tokenizer: Tokenizer,
+        event_log: EventLog,
+        unix_time: Callable[[], float],
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock if clock is not None else LoopClock()
+        self._builder = builder
+        self._unix_time = unix_time
+        self._device = DeviceGateway()
+        # Unlimited, because its writers are limited: the gateway bounds arrivals, and everything else is news of a
+        # request or step that the scheduler itself has let in.
+        self._mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", math.inf)
+        self.machine = Scheduler(settings)
+        self.lanes = [LaneActor(lane, tokenizer, self._tell) for lane in range(settings.lanes)]
+        self._prefill = PrefillActor(self._device, self.lanes, event_log, self._clock, self._tell)
+        self._decode = DecodeActor(self._device, self.lanes, event_log, self._clock, self._tell)
+        self._scheduler = SchedulerActor(
+            self.machine, self._mailbox, self.lanes, self._prefill, self._decode, self, event_log, self._clock
+        )
+        self.ring = CheckpointRingActor()
+        self.slots = SlotPersistenceActor()
+        self.gateway = Gateway(self._mailbox, lambda: self.machine.lifecycle, self.machine.statistics)
+        self._on_listen: Callable[[], None] = lambda: None
+        self._tasks: TaskGroup | None = None
+        self._timer: anyio.CancelScope | None = None
+        self._engine: EngineLike | None = None
+        self._status = BROKEN_STATUS
+        self._over = anyio.Event()
+
+    def stop(self) -> None:
+        """Ask for the drain; the process ends when it is through."""
+        self._tell(ev.StopRequested())
+
+    async def run(self, on_listen: Callable[[], None]) -> int:
+        """Plan, load, serve, drain; returns the exit status.
+
+        on_listen   called when the early memory plan fits, before anything is loaded
+        """
+        self._on_listen = on_listen
+        try:
+            async with self._device, anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                for run in (self._prefill.run, self._decode.run, self.ring.run, self.slots.run):
+                    tasks.start_soon(run)
+                for lane in self.lanes:
+                    tasks.start_soon(lane.run)
+                tasks.start_soon(self._run_scheduler)
+                tasks.start_soon(self._plan)
+                await self._over.wait()
+                self._answer_everybody()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._answer_everybody()
+        return self._status
+
+    async def _run_scheduler(self) -> None:
+        try:
+            await self._scheduler.run()
+        except NinferError as error:
+            # A rule was broken: nothing the machine says can be trusted any more. Everybody gets an answer and the
+            # process ends; whoever supervises it starts a clean one.
+            log.critical("the scheduler broke one of its rules", error=str(error))
+            self.exit(BROKEN_STATUS, str(error))
+
+    def _answer_everybody(self) -> None:
+        self._scheduler.stop()
+        for lane in self.lanes:
+            lane.stop()
+        self.ring.stop()
+        self.slots.stop()
+
+    def _tell(self, event: ev.Event) -> None:
+        self._mailbox.put_nowait(event)
+
+    async def _plan(self) -> None:
+        try:
+            check = await self._device.run(self._builder.plan)
+        except NinferError as error:
+            self._tell(ev.StartFailed(str(error)))
+        else:
+            self._tell(ev.PlanMade(check.required_bytes, check.available_bytes, check.message))
+
+    # --- orders of the scheduler -----------------------------------------------------------------------------------
+
+    def load_model(self) -> None:
+        """Listen and load."""
+        self._on_listen()
+        self._start(self._load)
+
+    def warm_up(self) -> None:
+        """Run the warm-up generation."""
+        self._start(self._warm_up)
+
+    def announce_ready(self) -> None:
+        """Say that the server serves."""
+        self.gateway.ready_at = self._unix_time()
+
+    def reset_engine(self) -> None:
+        """Bring the engine back to its empty state."""
+        self._start(self._reset)
+
+    def exit(self, status: int, message: str) -> None:
+        """End the process."""
+        if status:
+            log.error(message)
+        self._status = status
+        self._over.set()
+
+    def wake_at(self, at: float) -> None:
+        """Send a tick at this time, instead of the one asked for before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = anyio.CancelScope()
+        self._start(self._tick, at, self._timer)
+
+    def _start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
+        assert self._tasks is not None, "orders come from the scheduler, which runs in the task group"
+        self._tasks.start_soon(work, *args)
+
+    async def _load(self) -> None:
+        try:
+            engine, check = await self._device.run(self._builder.load)
+        except NinferError as error:
+            self._tell(ev.StartFailed(str(error)))
+            return
+        self._engine = self._prefill.engine = self._decode.engine = engine
+        self._tell(ev.ModelLoaded(check.required_bytes, check.available_bytes, check.pages, check.message))
+
+    async def _warm_up(self) -> None:
+        engine = self._engine
+        assert engine is not None
+        try:
+            await self._device.run(lambda: warm_up(engine))
+        except Exception as error:
+            log.warning("the warm-up generation failed", error=f"{type(error).__name__}: {error}")
+        self._tell(ev.WarmedUp())
+
+    async def _reset(self) -> None:
+        engine = self._engine
+        assert engine is not None
+        try:
+            await self._device.run(engine.reset)
+        except Exception as error:
+            self._tell(ev.EngineLost(f"the engine could not be reset: {type(error).__name__}: {error}"))
+        else:
+            self._tell(ev.EngineReset())
+
+    async def _tick(self, at: float, scope: anyio.CancelScope) -> None:
+        with scope:
+            await self._clock.wait_until(at)
+            self._tell(ev.Tick())
