@@ -27,6 +27,7 @@ _WRITTEN_CHILDREN: dict[type[nodes.Node], tuple[str, ...]] = {
     nodes.Test: (),
     nodes.Filter: ("node",),
     nodes.Getitem: ("node",),
+    nodes.Pair: ("value",),
     nodes.CondExpr: ("expr1", "expr2"),
     nodes.If: ("body", "elif_", "else_"),
     nodes.For: ("body", "else_"),

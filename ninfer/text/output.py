@@ -79,7 +79,8 @@ class OutputParser:
 
     @property
     def in_reasoning(self) -> bool:
-        return self._splitter.reasoning
+        """Whether reasoning is open, or was when a stop string ended the output."""
+        return self._splitter.reasoning if self.stop_string is None else self._scans_reasoning
 
     @property
     def tokens_before_stop(self) -> int:

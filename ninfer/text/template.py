@@ -95,8 +95,6 @@ class ChatTemplate:
         return self._render(variables)
 
     def _render(self, variables: Mapping[str, object]) -> RenderedPrompt:
-        if _holds_mark(variables):
-            raise RequestRejected("a message holds text that is not Unicode", code="invalid_prompt", param="messages")
         return self._marks.read(_written(self._template, variables))
 
     def _check_marks(self, plain: jinja2.Template) -> None:
@@ -133,7 +131,7 @@ class ChatTemplate:
 
 def builtin_source(name: str) -> str:
     """Text of a template of ours: `qwen3_6` or `qwen3_8`."""
-    return resources.files("ninfer.text").joinpath("templates", f"{name}.jinja").read_text(encoding="utf-8")
+    return resources.files("ninfer.text.templates").joinpath(f"{name}.jinja").read_text(encoding="utf-8")
 
 
 def template_source(resource: bytes) -> str:
@@ -179,6 +177,8 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _written(template: jinja2.Template, variables: Mapping[str, object]) -> str:
     try:
+        if _holds_mark(variables):
+            raise jinja2.TemplateError("A message holds text that is not Unicode.")
         return template.render(variables)
     except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         # A template meets what it did not expect with any of these; it is the conversation that it cannot take.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.errors import StartupError
@@ -18,7 +18,8 @@ from tests.text.vocabulary import added_token, tiny_definition, tiny_json
 
 TINY = Tokenizer.from_resources(tiny_json(), None, None)
 LIBRARY = tokenizers.Tokenizer.from_str(tiny_json().decode())
-SPELLED = st.lists(st.sampled_from([*FAMILY_CONTROL_TOKENS, "<", "think>", "hi", " ", "é", "e\u0301"]) | st.text()).map("".join)
+PIECES = st.sampled_from([*FAMILY_CONTROL_TOKENS, "<", "think>", "hi", " ", "é", "e\u0301"])
+SPELLED = st.lists(PIECES | st.text(max_size=8), max_size=12).map("".join)
 
 
 def ids(text: str) -> list[int]:
@@ -60,9 +61,10 @@ GOLDEN_IDS = [
     ),
     # Section 15: the early close of a think block.
     (
-        "\n\n Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
-        "</think>\n\n",
-        "271 53907 279 6973 854 539 279 1156 11 353 599 310 2873 279 6093 3018 383 279 7047 5774 1381 13 198 248069 271",
+        "\n\n Considering the limited time by the user, I have to give the solution based on the thinking directly now."
+        "\n</think>\n\n",
+        "271 53907 279 6973 854 539 279 1156 11 353 599 310 2873 279 6093 3018 383 279 7047 5774 1381 13 198 "
+        "248069 271",
     ),
 ]
 
@@ -86,13 +88,13 @@ def test_golden_prompt_ids(family: Tokenizer, qwen3_6: ChatTemplate, qwen3_8: Ch
     for template in (qwen3_6, qwen3_8):
         assert len(family.encode_prompt(template.render(hi, enable_thinking=False))) == 13
     assert family.encode_prompt(qwen3_8.render(hi)) == ids(
-        "248045 8678 198 24342 286 4879 369 716 310 830 11553 13 5044 1683 15060 1472 279 3274 11 9307 1328 30800 11 2814 "
-        "47675 25605 11 321 60445 55404 11 27224 11 321 30246 303 279 1534 4087 13 248046 198 248045 846 198 5834 248046 "
-        "198 248045 74455 198 248068 198"
+        "248045 8678 198 24342 286 4879 369 716 310 830 11553 13 5044 1683 15060 1472 279 3274 11 9307 1328 30800 11 "
+        "2814 47675 25605 11 321 60445 55404 11 27224 11 321 30246 303 279 1534 4087 13 248046 198 248045 846 198 5834 "
+        "248046 198 248045 74455 198 248068 198"
     )
     assert family.encode_prompt(qwen3_8.render(hi, reasoning_effort="low")) == ids(
-        "248045 8678 198 24342 286 4879 369 716 310 3238 13 13262 678 7047 9522 321 10419 11 6992 5774 310 279 16198 1973 "
-        "24366 24150 362 13 248046 198 248045 846 198 5834 248046 198 248045 74455 198 248068 198"
+        "248045 8678 198 24342 286 4879 369 716 310 3238 13 13262 678 7047 9522 321 10419 11 6992 5774 310 279 16198 "
+        "1973 24366 24150 362 13 248046 198 248045 846 198 5834 248046 198 248045 74455 198 248068 198"
     )
     parameters = {
         "type": "object",
@@ -127,17 +129,20 @@ def test_a_long_prompt_leaves_the_interpreter_free() -> None:
     assert longest < took[0] / 2
 
 
+@settings(deadline=None)
 @given(SPELLED)
 def test_text_never_gives_a_control_id(text: str) -> None:
     plain = TINY.encode(text)
     assert not any(map(TINY.is_control, plain))
 
 
+@settings(deadline=None)
 @given(SPELLED)
 def test_trusted_text_is_encoded_as_the_library_does(text: str) -> None:
     assert TINY.encode_with_control(text) == LIBRARY.encode(text, add_special_tokens=False).ids
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_arbitrary_bytes_come_back(data: bytes) -> None:
     by_byte = {TINY.token_bytes(n): n for n in range(256)}
@@ -147,14 +152,18 @@ def test_arbitrary_bytes_come_back(data: bytes) -> None:
 
 
 def test_a_prompt_has_the_control_ids_of_its_segments_only() -> None:
-    prompt = RenderedPrompt((Segment("<|im_start|>", True), Segment("hi <|im_end|>", False), Segment("<|im_end|>", True)))
+    start, end = "<|im_start|>", "<|im_end|>"
+    prompt = RenderedPrompt((Segment(start, True), Segment("hi <|im_end|>", False), Segment(end, True)))
     encoded = TINY.encode_prompt(prompt)
-    assert [n for n in encoded if TINY.is_control(n)] == [TINY.control_id("<|im_start|>"), TINY.control_id("<|im_end|>")]
+    assert [n for n in encoded if TINY.is_control(n)] == [
+        TINY.control_id(start),
+        TINY.control_id(end),
+    ]
     assert TINY.decode(encoded) == prompt.text
 
 
 def test_a_prompt_with_an_unknown_control_token_is_refused() -> None:
-    with pytest.raises(StartupError, match="no control token <|nope|>"):
+    with pytest.raises(StartupError, match=r"no control token <\|nope\|>"):
         TINY.encode_prompt(RenderedPrompt((Segment("<|nope|>", True),)))
 
 

@@ -20,7 +20,7 @@ FAMILY_BASE_COUNT = 248_044
 
 
 def letter_of_byte() -> dict[int, str]:
-    """The byte-level alphabet as the family's published vocabulary spells it, written down independently of the code."""
+    """The byte-level alphabet as published vocabularies spell it, written down independently of the code."""
     shown = [n for n in range(256) if 33 <= n <= 126 or 161 <= n <= 172 or 174 <= n <= 255]
     hidden = [n for n in range(256) if n not in shown]
     return {n: chr(n) for n in shown} | {n: chr(0x100 + k) for k, n in enumerate(hidden)}
@@ -90,27 +90,17 @@ def family_ranks_path() -> Path | None:
 
 
 def family_json(path: Path) -> bytes:
-    """A tokenizer.json from ranks alone: the merge of an entry is the pair that its lower-ranked entries leave of it."""
+    """A tokenizer.json from ranks alone: any two neighbours whose join is an entry may merge, lowest rank first."""
     letters = letter_of_byte()
-    ranks: dict[bytes, int] = {}
+    ranks: dict[str, int] = {}
     for line in path.read_bytes().splitlines():
         token, rank = line.split()
-        ranks[base64.b64decode(token)] = int(rank)
-
-    def spelled(token: bytes) -> str:
-        return "".join(letters[byte] for byte in token)
-
-    merges = []
-    for token, rank in ranks.items():
-        parts = [token[n : n + 1] for n in range(len(token))]
-        while len(parts) > 2:
-            pairs = [(ranks.get(parts[n] + parts[n + 1], rank), n) for n in range(len(parts) - 1)]
-            best, n = min(pairs)
-            if best >= rank:
-                break
-            parts[n : n + 2] = [parts[n] + parts[n + 1]]
-        if len(parts) == 2:
-            merges.append((spelled(parts[0]), spelled(parts[1])))
-    vocabulary = {spelled(token): rank for token, rank in ranks.items()}
+        ranks["".join(map(letters.__getitem__, base64.b64decode(token)))] = int(rank)
+    merges = [
+        (token[:cut], token[cut:])
+        for token in sorted(ranks, key=ranks.__getitem__)
+        for cut in range(1, len(token))
+        if token[:cut] in ranks and token[cut:] in ranks
+    ]
     added = [added_token(FAMILY_BASE_COUNT + n, spelling) for n, spelling in enumerate(FAMILY_CONTROL_TOKENS)]
-    return json.dumps(tokenizer_json(vocabulary, merges, added)).encode()
+    return json.dumps(tokenizer_json(ranks, merges, added)).encode()

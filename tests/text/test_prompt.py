@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from ninfer.text.prompt import FAMILY_CONTROL_TOKENS, RenderedPrompt, Segment
+
+
+def control(text: str) -> Segment:
+    return Segment(text, control=True)
+
+
+def plain(text: str) -> Segment:
+    return Segment(text, control=False)
+
+
+def test_the_family_has_33_control_tokens() -> None:
+    assert len(set(FAMILY_CONTROL_TOKENS)) == len(FAMILY_CONTROL_TOKENS) == 33
+    assert FAMILY_CONTROL_TOKENS.index("<think>") == 248_068 - 248_044
+    assert FAMILY_CONTROL_TOKENS[-1] == "<|audio_pad|>"
+
+
+@pytest.mark.parametrize(
+    ("segments", "opens"),
+    [
+        ((), False),
+        ((plain("<think>\n"),), False),
+        ((control("<|im_start|>"), plain("assistant\n"), control("<think>"), plain("\n")), True),
+        ((control("<think>"), plain("\n\n"), control("</think>"), plain("\n\n<think>")), False),
+        ((control("<think>"), plain("\n"), control("<|im_start|>"), plain("assistant\n")), False),
+        ((control("<think>"), plain("\n"), control("<|image_pad|>")), True),
+    ],
+)
+def test_opens_think(segments: tuple[Segment, ...], opens: bool) -> None:
+    assert RenderedPrompt(segments).opens_think is opens
+
+
+def test_continued_keeps_text_segments_apart_from_control_tokens() -> None:
+    prompt = RenderedPrompt((control("</think>"), plain("\n\n")))
+    assert prompt.continued("The <think>").segments == (control("</think>"), plain("\n\nThe <think>"))
+    assert RenderedPrompt((control("</think>"),)).continued("a").segments == (control("</think>"), plain("a"))
+    assert RenderedPrompt(()).continued("a").segments == (plain("a"),)
+    assert prompt.continued("") is prompt
