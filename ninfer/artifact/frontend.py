@@ -35,10 +35,10 @@ _NOT_SPECIAL = frozenset(
 
 # Each merge joins two existing entries; \u0120 is the byte-level letter of the space.
 _MERGES = (
-    "\u0120 t, h e, i n, r e, \u0120 a, o n, \u0120t he, e r, \u0120 s, \u0120 o, a t, i s, o r, \u0120 w, \u0120 c, a n,"
-    "e s, i t, o u, e n, \u0120 b, \u0120 f, in g, \u0120a n, \u0120an d, \u0120 p, \u0120 m, \u0120o f, e d, \u0120t o,"
-    "\u0120 in, \u0120 d, a l, l l, a r, \u0120 h, \u0120 i, \u0120i s, \u0120 y, \u0120y ou, l e, v e, \u0120 e, \u0120 n,"
-    "r o, a s, i c, i on"
+    "\u0120 t, h e, i n, r e, \u0120 a, o n, \u0120t he, e r, \u0120 s, \u0120 o, a t, i s, o r, "
+    "\u0120 w, \u0120 c, a n, e s, i t, o u, e n, \u0120 b, \u0120 f, in g, \u0120a n, \u0120an d, "
+    "\u0120 p, \u0120 m, \u0120o f, e d, \u0120t o, \u0120 in, \u0120 d, a l, l l, a r, \u0120 h, "
+    "\u0120 i, \u0120i s, \u0120 y, \u0120y ou, l e, v e, \u0120 e, \u0120 n, r o, a s, i c, i on"
 )
 MERGES = tuple(tuple(merge.split()) for merge in _MERGES.split(","))
 
