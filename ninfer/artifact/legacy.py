@@ -216,6 +216,11 @@ class LegacyArtifact:
             raise ArtifactError("SHORT_READ", self.path, f"{len(data)} of {n} payload bytes at {offset}")
         return data
 
+    def metadata(self) -> bytes:
+        """Everything in front of the payload."""
+        self._file.seek(0)
+        return self._file.read(self.header.payload_offset)
+
     def chunks(self, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
         """(offset, bytes) pieces of payload bytes [begin, end)."""
         for offset in range(begin, end, COPY_BYTES):
