@@ -1,0 +1,16 @@
+"""Plain-torch route: one product and one sum per tap, in that order, so no fused multiply-add is left to chance."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ninfer.kernels.numerics.activations import silu
+
+
+def causal_conv(columns: Tensor, taps: Tensor) -> Tensor:
+    wide = columns.float()
+    tokens = columns.shape[1] - taps.shape[0] + 1
+    total = wide[:, :tokens] * taps[0]
+    for j in range(1, taps.shape[0]):
+        total += wide[:, j : j + tokens] * taps[j]
+    return silu(total).to(columns.dtype)

@@ -1,0 +1,161 @@
+"""Plain-torch route of the block recurrence; the theory is in ``op.py``.
+
+Everything that does not depend on earlier u is computed for whole blocks at once. Only the sum over u runs row by row,
+as one product of shape [1, 64] x [64, DV] per row and head in prefill and decode alike.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from ninfer.kernels.numerics.activations import reciprocal_root, sigmoid, softplus
+from ninfer.kernels.numerics.products import batched_rows, single_rows
+
+BLOCK = 64
+L2_EPS = 1e-6  # model spec, section 0: inside the root, on the sum
+
+
+def gdn_gates(a: Tensor, b: Tensor, decay_rate: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
+    return decay_rate * softplus(a.float() + dt_bias), sigmoid(b.float())
+
+
+def _normalised(x: Tensor) -> Tensor:
+    wide = x.float()
+    return wide * reciprocal_root((wide * wide).sum(-1, keepdim=True) + L2_EPS)
+
+
+def _per_value_head(x: Tensor, value_heads: int) -> Tensor:
+    """[n, HK, ...] with each key head repeated for its value heads: [n, HV, ...]."""
+    return x.repeat_interleave(value_heads // x.shape[1], dim=1)
+
+
+def _advanced(s: Tensor, kn: Tensor, u: Tensor, cumulative: Tensor) -> Tensor:
+    """State after a full block: s [n, DV, DK], kn [n, 64, DK], u [n, 64, DV], cumulative [n, 64]."""
+    last = cumulative[:, -1:]
+    faded = (u * torch.exp(last - cumulative).unsqueeze(-1)).transpose(1, 2).contiguous()
+    return s * torch.exp(last).unsqueeze(-1) + batched_rows(faded, kn)
+
+
+def gdn_prefill(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    s: Tensor,
+    open_k: Tensor,
+    open_u: Tensor,
+    open_g: Tensor,
+) -> Tensor:
+    tokens, value_heads, value_width = v.shape
+    key_heads, key_width = k.shape[1:]
+    blocks = -(-tokens // BLOCK)
+
+    def blocked(x: Tensor) -> Tensor:
+        """[T, heads, ...] to [blocks, heads, 64, ...], padded with zero rows."""
+        padded = pad(x, (0, 0) * (x.dim() - 1) + (0, blocks * BLOCK - tokens))
+        return padded.view(blocks, BLOCK, *x.shape[1:]).transpose(1, 2).contiguous()
+
+    kn, qn = blocked(_normalised(k)), blocked(_normalised(q))
+    values, strength = blocked(v.float()), blocked(beta).unsqueeze(-1)
+    cumulative = blocked(g)
+    for i in range(1, BLOCK):
+        cumulative[:, :, i] += cumulative[:, :, i - 1]
+
+    both = torch.cat([kn, qn], dim=2)  # [blocks, HK, 128, DK]
+    scores = batched_rows(
+        both.view(blocks * key_heads, 2 * BLOCK, key_width),
+        kn.view(blocks * key_heads, BLOCK, key_width).transpose(1, 2),
+    )
+    scores = _per_value_head(scores.view(blocks, key_heads, 2 * BLOCK, BLOCK), value_heads)
+    distance = cumulative.unsqueeze(-1) - cumulative.unsqueeze(-2)
+    earlier = torch.ones(BLOCK, BLOCK, dtype=torch.bool, device=v.device).tril()
+    fading = torch.exp(distance.masked_fill(~earlier, -math.inf))
+    # Row index first, so that each row of the substitution is one contiguous [HV, 64] matrix.
+    before = (scores[:, :, :BLOCK] * fading).tril(-1).permute(0, 2, 1, 3).contiguous()
+    upto = scores[:, :, BLOCK:] * fading
+
+    both = _per_value_head(both, value_heads)
+    growth = torch.exp(cumulative).unsqueeze(-1)
+    out = v.new_empty(blocks, value_heads, BLOCK, value_width, dtype=torch.float32)
+    for block in range(blocks):
+        rows = min(BLOCK, tokens - block * BLOCK)
+        carried = batched_rows(both[block], s.transpose(1, 2))  # [HV, 128, DV]
+        rest = values[block] - growth[block] * carried[:, :BLOCK]
+        u = torch.zeros_like(rest)
+        for i in range(rows):
+            known = single_rows(before[block, i].unsqueeze(1), u)
+            u[:, i : i + 1] = strength[block, :, i : i + 1] * (rest[:, i : i + 1] - known)
+        inside = batched_rows(upto[block], u)
+        out[block] = (growth[block] * carried[:, BLOCK:] + inside) / math.sqrt(key_width)
+        if rows == BLOCK:
+            s.copy_(_advanced(s, both[block, :, :BLOCK], u, cumulative[block]))
+        else:
+            open_k.copy_(kn[block])
+            open_u.copy_(u)
+            open_g.copy_(cumulative[block])
+    rows_first = out.transpose(1, 2).reshape(blocks * BLOCK, value_heads, value_width)
+    return rows_first[:tokens].to(v.dtype).contiguous()
+
+
+def gdn_decode(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    s: Tensor,
+    open_k: Tensor,
+    open_u: Tensor,
+    open_g: Tensor,
+    lanes: Tensor,
+    offsets: Tensor,
+) -> Tensor:
+    batch, value_heads, value_width = v.shape
+    key_heads, key_width = k.shape[1:]
+    kn, qn = _normalised(k), _normalised(q)
+    previous = open_g[lanes, :, (offsets - 1).clamp(min=0)]
+    # The block's first row starts the sum: no zero is added before it, as in prefill.
+    now = torch.where((offsets == 0).unsqueeze(-1), g, previous + g)
+    open_k[lanes, :, offsets] = kn
+    open_g[lanes, :, offsets] = now
+
+    keys = open_k.index_select(0, lanes).view(batch * key_heads, BLOCK, key_width)
+    both = torch.stack([kn, qn], dim=2)  # [B, HK, 2, DK]
+    scores = batched_rows(both.view(batch * key_heads, 2, key_width), keys.transpose(1, 2))
+    scores = _per_value_head(scores.reshape(batch, key_heads, 2, BLOCK), value_heads)
+    places = torch.arange(BLOCK, device=v.device)
+    seen = (places <= offsets.unsqueeze(-1)).unsqueeze(1)  # [B, 1, 64]
+    distance = now.unsqueeze(-1) - open_g.index_select(0, lanes)
+    fading = torch.exp(distance.masked_fill(~seen, -math.inf))
+    own = (places == offsets.unsqueeze(-1)).unsqueeze(1)
+    before = (scores[:, :, 0] * fading).masked_fill(own, 0.0)
+    upto = scores[:, :, 1] * fading
+
+    entry = s.index_select(0, lanes).view(batch * value_heads, value_width, key_width)
+    stacked = _per_value_head(both, value_heads).view(batch * value_heads, 2, key_width)
+    carried = batched_rows(stacked, entry.transpose(1, 2)).view(batch, value_heads, 2, value_width)
+    growth = torch.exp(now).unsqueeze(-1)
+    rest = v.float() - growth * carried[:, :, 0]
+    u = open_u.index_select(0, lanes).view(batch * value_heads, BLOCK, value_width)
+    known = single_rows(before.view(batch * value_heads, 1, BLOCK), u).view(batch, value_heads, value_width)
+    fresh = beta.unsqueeze(-1) * (rest - known)
+    open_u[lanes, :, offsets] = fresh
+    u.view(batch, value_heads, BLOCK, value_width)[torch.arange(batch, device=v.device), :, offsets] = fresh
+    inside = batched_rows(upto.reshape(batch * value_heads, 1, BLOCK), u).view(batch, value_heads, value_width)
+    out = (growth * carried[:, :, 1] + inside) / math.sqrt(key_width)
+
+    full = lanes[offsets == BLOCK - 1]
+    if full.numel():
+        ended = full.shape[0] * value_heads
+        s[full] = _advanced(
+            s[full].view(ended, value_width, key_width),
+            _per_value_head(open_k[full], value_heads).view(ended, BLOCK, key_width),
+            open_u[full].view(ended, BLOCK, value_width),
+            open_g[full].view(ended, BLOCK),
+        ).view(full.shape[0], value_heads, value_width, key_width)
+    return out.to(v.dtype)

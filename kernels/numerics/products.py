@@ -1,0 +1,108 @@
+"""Matrix products in which a row's bits depend on that row and the right operand alone.
+
+A library product picks its algorithm by shape, so the same row can come out differently next to 0, 7 or 700 others.
+Here every product is computed at one of a few widths (numbers of rows; missing rows are zeros), and a width is used
+only after a check, made once per shape, thread count and process, that it gives the bits of the base width. The base is
+64 rows; should a library not treat the rows of that tile alike, it is a single row, which is slow and always right.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+TILE = 64
+_SMALL_WIDTHS = (8, 16, 32, TILE)
+_CHECK_BATCHES = (1, 2, 3, 8)
+
+
+def width_for(rows: int) -> int:
+    """Smallest width that holds `rows`: 8, 16, 32, or a multiple of 64."""
+    return next((width for width in _SMALL_WIDTHS if rows <= width), -(-rows // TILE) * TILE)
+
+
+def batched_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Product of each matrix of a batch, exact in the sense of this module.
+
+    out[n, m, :] = sum_k a[n, m, k] * b[n, k, :]      fp32, order of the sum fixed by (K, N) and b's layout
+
+    a        [n, M, K] fp32, M >= 1
+    b        [n, K, N] fp32, each matrix contiguous or the transpose of a contiguous one
+    returns  [n, M, N] fp32; the bits of out[n, m] depend on a[n, m] and b[n] only
+    """
+    rows, inner, columns = a.shape[1], a.shape[2], b.shape[2]
+    transposed = b.stride(2) != 1
+    width = width_for(rows)
+    threads = torch.get_num_threads()
+    if _width_agrees(width, inner, columns, transposed, threads):
+        if width != rows:
+            a = pad(a, (0, 0, 0, width - rows))
+        return torch.bmm(a, b)[:, :rows]
+    return _tiled(a, b, _base_width(inner, columns, transposed, threads))
+
+
+def _tiled(a: Tensor, b: Tensor, tile: int) -> Tensor:
+    """The product by tiles of `tile` rows, the last filled up with zero rows."""
+    rows = a.shape[1]
+    a = pad(a, (0, 0, 0, -rows % tile))
+    parts = [torch.bmm(a[:, begin : begin + tile].contiguous(), b) for begin in range(0, rows, tile)]
+    return torch.cat(parts, dim=1)[:, :rows]
+
+
+def _operands(batch: int, rows: int, inner: int, columns: int, transposed: bool) -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(rows)
+    a = torch.randn(batch, rows, inner, generator=source)
+    if transposed:
+        return a, torch.randn(batch, columns, inner, generator=source).transpose(1, 2)
+    return a, torch.randn(batch, inner, columns, generator=source)
+
+
+@cache
+def _base_width(inner: int, columns: int, transposed: bool, threads: int) -> int:
+    """64 if the rows of such a tile are interchangeable, whatever the batch; otherwise 1."""
+    a, b = _operands(max(_CHECK_BATCHES), TILE, inner, columns, transposed)
+    whole = torch.bmm(a, b)
+    turned = torch.arange(TILE).roll(13)
+    alike = torch.equal(torch.bmm(a[:, turned].contiguous(), b), whole[:, turned])
+    alike &= all(torch.equal(torch.bmm(a[:n], b[:n]), whole[:n]) for n in _CHECK_BATCHES)
+    return TILE if alike else 1
+
+
+@cache
+def _width_agrees(width: int, inner: int, columns: int, transposed: bool, threads: int) -> bool:
+    base = _base_width(inner, columns, transposed, threads)
+    if width == base:
+        return True
+    a, b = _operands(max(_CHECK_BATCHES), width, inner, columns, transposed)
+    tiles = _tiled(a, b, base)
+    return all(torch.equal(torch.bmm(a[:n], b[:n]), tiles[:n]) for n in _CHECK_BATCHES)
+
+
+def single_rows(a: Tensor, b: Tensor) -> Tensor:
+    """The product of one row per matrix: for callers that only ever have one, whatever else runs in the batch.
+
+    a        [n, 1, K] fp32
+    b        [n, K, N] fp32
+    returns  [n, 1, N] fp32; bits differ from those of :func:`batched_rows`, and do not depend on n
+    """
+    if a.shape[0] == 1:
+        # A batch of one is handed to another routine, which may divide the work differently.
+        return torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))[:1]
+    return torch.bmm(a, b)
+
+
+def sum_pairs(x: Tensor) -> Tensor:
+    """Sum over the first dimension by a tree of adjacent pairs: appending zeros changes no bit.
+
+    x  [n, ...] fp32, n >= 1; returns [...]
+    """
+    while x.shape[0] > 1:
+        even = x[0::2]
+        if x.shape[0] % 2:
+            x = torch.cat([even[:-1] + x[1::2], even[-1:]])
+        else:
+            x = even + x[1::2]
+    return x[0]

@@ -1,0 +1,17 @@
+"""Plain-torch route: fp32 inside, the sum of squares along the contiguous dimension."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ninfer.kernels.numerics.activations import reciprocal_root
+
+
+def offset_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return plain_rmsnorm(x, weight + 1.0, eps)
+
+
+def plain_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    wide = x.float()
+    mean = (wide * wide).sum(-1, keepdim=True) / x.shape[-1]
+    return (wide * reciprocal_root(mean + eps) * weight).to(x.dtype)

@@ -1,0 +1,1 @@
+"""Device memory, batch building and the one synchronous entry ``Engine.run``; knows nothing of requests or HTTP."""

@@ -1,0 +1,244 @@
+"""The engine: carries out one prefill chunk or one decode round at a time on one device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ninfer.artifact.config import TextConfig
+from ninfer.config import EngineSettings
+from ninfer.engine.available import available_bytes
+from ninfer.engine.plan import MemoryPlan, plan_memory
+from ninfer.errors import DeviceFault, StartupError
+from ninfer.kernels.sampler.op import Purpose, sample, uniform
+from ninfer.model.arena import Arena
+from ninfer.model.cache import Cache, build_cache
+from ninfer.model.forward import Batch, Run, final_hidden, forward, token_logits
+from ninfer.model.weights import ParameterValues, TextWeights, load_weights
+from ninfer.step import (
+    PAGE_TOKENS,
+    DecodeResult,
+    DecodeRound,
+    Drawn,
+    LaneSetup,
+    PageMapping,
+    PrefillChunk,
+    PrefillResult,
+    pages_for,
+)
+
+
+class LoadedModel(ParameterValues, Protocol):
+    """What the engine needs of a bound artifact."""
+
+    @property
+    def text(self) -> TextConfig:
+        """Dimensions of the text decoder."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What the engine remembers of a lane: its law, its pages in order, and how many positions are in the cache."""
+
+    setup: LaneSetup | None = None
+    pages: list[int] = field(default_factory=list)
+    frontier: int = 0
+
+
+class Engine:
+    """One model on one device. Not thread-safe: one thread calls it, one step at a time."""
+
+    def __init__(
+        self, config: TextConfig, settings: EngineSettings, memory: MemoryPlan, arenas: _Arenas, public_ids: int
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._memory = memory
+        self._arenas = arenas
+        self._public_ids = public_ids
+        self._device = torch.device(settings.device)
+        self._lanes = [_Lane() for _ in range(settings.lanes)]
+        self._logits = torch.empty(0, public_ids)
+
+    @classmethod
+    def load(cls, artifact: LoadedModel, settings: EngineSettings, public_ids: int) -> Engine:
+        """Plan, load the weights, check the plan against the memory then free, and allocate the rest.
+
+        public_ids  token ids below this can be drawn; the head's other rows are reserved
+        Raises StartupError if the settings are contradictory or the plan does not fit, before or after loading.
+        """
+        config = artifact.text
+        device = torch.device(settings.device)
+        if device.type != "cpu":
+            raise StartupError(f"device {settings.device!r}: the kernels have a route for the CPU only so far")
+        if not 0 < public_ids <= config.vocab_size:
+            raise StartupError(f"the tokenizer has {public_ids} ids, the model's head {config.vocab_size} rows")
+        limit = settings.device_memory_limit_bytes
+        early = plan_memory(config, settings, available_bytes(device, limit))
+        arena = Arena(early.weights, device)
+        weights = load_weights(config, artifact, arena, settings.compute_dtype)
+        memory = plan_memory(config, settings, available_bytes(device, limit, resident=arena.nbytes))
+        return cls(config, settings, memory, _Arenas(config, memory, arena, weights, device), public_ids)
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """The plan that was checked after loading."""
+        return self._memory
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of every persistent storage: the plan's total without workspace and graphs."""
+        return self._arenas.nbytes
+
+    @property
+    def logits(self) -> Tensor:
+        """[rows, public_ids] fp32: what the last step drew from, one row per decode row or one for a sampling chunk."""
+        return self._logits
+
+    def reset(self) -> None:
+        """Forget every lane, after a fault: each must start anew. Page contents need no clearing."""
+        for number in range(len(self._lanes)):
+            self._clear(number)
+
+    @torch.inference_mode()
+    def run(self, plan: PrefillChunk | DecodeRound) -> PrefillResult | DecodeResult:
+        """Carry out one step. An assertion fails if the plan breaks a rule of ``ninfer.step``.
+
+        Raises DeviceFault if logits are not finite; the lanes of the step must then start anew.
+        """
+        begin = time.perf_counter()
+        if isinstance(plan, PrefillChunk):
+            drawn = self._prefill(plan)
+            return PrefillResult(drawn, time.perf_counter() - begin)
+        rows = self._decode(plan)
+        return DecodeResult(rows, time.perf_counter() - begin)
+
+    def _prefill(self, chunk: PrefillChunk) -> Drawn | None:
+        assert chunk.token_ids, "an empty chunk"
+        assert chunk.begin % PAGE_TOKENS == 0, "chunks start at a block's first position"
+        assert (chunk.setup is not None) == (chunk.begin == 0), "setup comes with a lane's first chunk"
+        if chunk.setup is not None:
+            self._clear(chunk.lane, chunk.setup)
+        lane = self._lanes[chunk.lane]
+        assert chunk.begin == lane.frontier, f"chunk at {chunk.begin}, lane at {lane.frontier}"
+        end = chunk.begin + len(chunk.token_ids)
+        self._map(chunk.lane, chunk.mapping, end)
+        x = forward(self._config, self._arenas.weights, self._arenas.cache, self._chunk_batch(chunk, end))
+        lane.frontier = end
+        if not chunk.sample:
+            return None
+        (drawn,) = self._draw((chunk.lane,), x[-1:].contiguous(), (end,), Purpose.PREFILL)
+        return drawn
+
+    def _decode(self, plan: DecodeRound) -> tuple[Drawn, ...]:
+        lanes = tuple(row.lane for row in plan.rows)
+        assert lanes, "an empty round"
+        assert len(set(lanes)) == len(lanes), "a lane twice in one round"
+        for row in plan.rows:
+            frontier = self._lanes[row.lane].frontier
+            assert row.position == frontier > 0, f"row at {row.position}, lane at {frontier}"
+            self._map(row.lane, row.mapping, row.position + 1)
+        batch = self._round_batch(plan)
+        x = forward(self._config, self._arenas.weights, self._arenas.cache, batch)
+        for number in lanes:
+            self._lanes[number].frontier += 1
+        return self._draw(lanes, x, tuple(row.position for row in plan.rows), Purpose.DECODE)
+
+    def _draw(
+        self, lanes: tuple[int, ...], x: Tensor, positions: tuple[int, ...], purpose: Purpose
+    ) -> tuple[Drawn, ...]:
+        cache = self._arenas.cache
+        weights = self._arenas.weights
+        self._logits = token_logits(weights, final_hidden(self._config, weights, x), self._public_ids)
+        if not bool(torch.isfinite(self._logits).all()):
+            raise DeviceFault(f"logits of lanes {list(lanes)} are not finite")
+        setups = [self._setup(number) for number in lanes]
+        chosen = torch.tensor(lanes, dtype=torch.int64, device=self._device)
+        laws = [setup.sampling for setup in setups]
+        uniforms = [uniform(law.seed, position, purpose) for law, position in zip(laws, positions, strict=True)]
+        counts = cache.counts.index_select(0, chosen)[:, : self._public_ids]
+        ids = sample(self._logits, counts, laws, uniforms)
+        cache.counts[chosen, ids] += 1
+        cache.anchors[chosen] = ids
+        return tuple(
+            Drawn(number, (token,), token in setup.stop_ids)
+            for number, token, setup in zip(lanes, ids.tolist(), setups, strict=True)
+        )
+
+    def _setup(self, number: int) -> LaneSetup:
+        setup = self._lanes[number].setup
+        assert setup is not None, f"lane {number} was never set up"
+        return setup
+
+    def _clear(self, number: int, setup: LaneSetup | None = None) -> None:
+        self._lanes[number] = _Lane(setup)
+        self._arenas.cache.clear_lane(number)
+
+    def _map(self, number: int, mapping: PageMapping, end: int) -> None:
+        """Append pages to a lane's table and see that positions below `end` have one."""
+        lane = self._lanes[number]
+        if mapping.pages:
+            assert mapping.first == len(lane.pages), f"mapping at {mapping.first}, table has {len(lane.pages)}"
+            assert all(0 <= page < self._memory.pages for page in mapping.pages), "a page outside the pool"
+            lane.pages.extend(mapping.pages)
+            added = torch.tensor(mapping.pages, dtype=torch.int32, device=self._device)
+            self._arenas.cache.tables[number, mapping.first : len(lane.pages)] = added
+        assert end <= self._settings.max_context_tokens, f"position {end - 1} beyond the longest sequence"
+        assert pages_for(end) <= len(lane.pages), f"position {end - 1} has no page"
+
+    def _pages(self, number: int, end: int) -> Tensor:
+        return self._arenas.cache.tables[number, : pages_for(end)].long()
+
+    def _chunk_batch(self, chunk: PrefillChunk, end: int) -> Batch:
+        positions = torch.arange(chunk.begin, end, device=self._device)
+        pages = self._pages(chunk.lane, end)
+        runs = tuple(
+            Run(
+                begin=position - chunk.begin,
+                end=min(position + PAGE_TOKENS, end) - chunk.begin,
+                position=position,
+                pages=pages[: position // PAGE_TOKENS + 1],
+            )
+            for position in range(chunk.begin, end, PAGE_TOKENS)
+        )
+        return Batch(
+            ids=torch.tensor(chunk.token_ids, dtype=torch.int64, device=self._device),
+            coordinates=positions.expand(3, -1),
+            pages=pages[positions // PAGE_TOKENS],
+            offsets=positions % PAGE_TOKENS,
+            lanes=torch.tensor([chunk.lane], dtype=torch.int64, device=self._device),
+            runs=runs,
+            chunk=True,
+        )
+
+    def _round_batch(self, plan: DecodeRound) -> Batch:
+        lanes = torch.tensor([row.lane for row in plan.rows], dtype=torch.int64, device=self._device)
+        positions = torch.tensor([row.position for row in plan.rows], dtype=torch.int64, device=self._device)
+        tables = [self._pages(row.lane, row.position + 1) for row in plan.rows]
+        return Batch(
+            ids=self._arenas.cache.anchors[lanes],
+            coordinates=positions.expand(3, -1),
+            pages=torch.stack([pages[-1] for pages in tables]),
+            offsets=positions % PAGE_TOKENS,
+            lanes=lanes,
+            runs=tuple(
+                Run(begin=i, end=i + 1, position=row.position, pages=tables[i]) for i, row in enumerate(plan.rows)
+            ),
+            chunk=False,
+        )
+
+
+class _Arenas:
+    """The engine's allocations, one per group of the plan, and the tensors in them."""
+
+    def __init__(
+        self, config: TextConfig, memory: MemoryPlan, weights_arena: Arena, weights: TextWeights, device: torch.device
+    ) -> None:
+        kv, state, open_rows = (Arena(specs, device) for specs in (memory.kv, memory.state, memory.open_rows))
+        self.weights = weights
+        self.cache: Cache = build_cache(config, kv, state, open_rows)
+        self.nbytes = sum(arena.nbytes for arena in (weights_arena, kv, state, open_rows))

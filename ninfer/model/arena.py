@@ -1,0 +1,56 @@
+"""Where long-lived tensors lie: named regions of one allocation, so that planned bytes are allocated bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 256  # kv-and-state spec 14.1
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int32": torch.int32, "int64": torch.int64}
+ITEM_BYTES = {"fp32": 4, "bf16": 2, "int32": 4, "int64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor to be: its name, shape, and dtype by a key of :data:`DTYPES`."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def region_bytes(self) -> int:
+        """Bytes the tensor takes in an arena, alignment included."""
+        return -(-math.prod(self.shape) * ITEM_BYTES[self.dtype] // ALIGNMENT) * ALIGNMENT
+
+
+def arena_bytes(specs: Sequence[TensorSpec]) -> int:
+    """Size of the one allocation that holds all of `specs`."""
+    return sum(spec.region_bytes for spec in specs)
+
+
+class Arena:
+    """One zeroed allocation on `device`, cut into the tensors of `specs` in order."""
+
+    def __init__(self, specs: Sequence[TensorSpec], device: torch.device) -> None:
+        assert len({spec.name for spec in specs}) == len(specs)
+        self._bytes = torch.zeros(arena_bytes(specs), dtype=torch.uint8, device=device)
+        self._tensors: dict[str, Tensor] = {}
+        offset = 0
+        for spec in specs:
+            size = math.prod(spec.shape) * ITEM_BYTES[spec.dtype]
+            self._tensors[spec.name] = self._bytes[offset : offset + size].view(DTYPES[spec.dtype]).view(spec.shape)
+            offset += spec.region_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the storage behind every tensor of the arena."""
+        return self._bytes.untyped_storage().nbytes()
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]

@@ -1,0 +1,167 @@
+"""The text decoder (model spec, section 6): one function for a prefill chunk and for a decode batch.
+
+Each row of a batch is one token. Row-wise operations see all rows at once; attention sees them as runs, that is
+consecutive tokens of one lane inside one block; the recurrence sees either one lane's chunk or one token of each lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ninfer.artifact.config import TextConfig
+from ninfer.kernels.causal_conv.op import causal_conv
+from ninfer.kernels.embedding.op import embedding
+from ninfer.kernels.gated_norm.op import gated_norm
+from ninfer.kernels.gdn.op import GdnRows, GdnState, gdn_decode, gdn_gates, gdn_prefill
+from ninfer.kernels.kv_append.op import kv_append
+from ninfer.kernels.linear.op import linear
+from ninfer.kernels.paged_attention.op import output_gate, paged_attention
+from ninfer.kernels.rmsnorm.op import offset_rmsnorm
+from ninfer.kernels.rotary.op import rotary_frequencies, rotary_tables, rotate
+from ninfer.kernels.silu_mul.op import silu_mul
+from ninfer.model.cache import Cache
+from ninfer.model.weights import AttentionWeights, GdnWeights, LayerWeights, TextWeights
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Rows [begin, end) of a batch: consecutive tokens of one lane from `position` on, all in one block.
+
+    pages  [n] int64, the lane's pages up to and including that block
+    """
+
+    begin: int
+    end: int
+    position: int
+    pages: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One step's tokens.
+
+    ids             [T] int64
+    coordinates     [3, T] int64, rotary positions on the axes time, height, width
+    pages, offsets  [T] int64, where each token's key and value go; offset is the position modulo 64
+    lanes           [T] int64 for a decode batch, one token per lane; [1] for a prefill chunk
+    runs            cover all rows in order
+    chunk           True for a prefill chunk, which starts at a block's first position
+    """
+
+    ids: Tensor
+    coordinates: Tensor
+    pages: Tensor
+    offsets: Tensor
+    lanes: Tensor
+    runs: tuple[Run, ...]
+    chunk: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Angles:
+    cos: Tensor
+    sin: Tensor
+
+
+def forward(config: TextConfig, weights: TextWeights, cache: Cache, batch: Batch) -> Tensor:
+    """Run the decoder over a batch.
+
+    returns  [T, H] compute dtype: the residual stream before the final norm
+    effects  keys, values and recurrent state of the batch's lanes move past its tokens
+    """
+    x = embedding(batch.ids, weights.embedding)
+    angles = _angles(config, batch)
+    attention = recurrent = 0
+    for layer in weights.layers:
+        n = offset_rmsnorm(x, layer.input_norm, config.rms_norm_eps)
+        if isinstance(layer.mixer, AttentionWeights):
+            assert angles is not None
+            keys, values = cache.keys[attention], cache.values[attention]
+            x = _added(x, _attention(config, layer.mixer, n, angles, batch, keys, values))
+            attention += 1
+        else:
+            state, history = cache.recurrent[recurrent], cache.history[recurrent]
+            x = _added(x, _gdn(config, layer.mixer, n, batch, state, history))
+            recurrent += 1
+        x = _added(x, _feed_forward(config, layer, x))
+    return x
+
+
+def final_hidden(config: TextConfig, weights: TextWeights, x: Tensor) -> Tensor:
+    """Input of the head for chosen rows of :func:`forward`'s result."""
+    return offset_rmsnorm(x, weights.final_norm, config.rms_norm_eps)
+
+
+def token_logits(weights: TextWeights, hidden: Tensor, public_ids: int) -> Tensor:
+    """[T, public_ids] fp32: the head's rows beyond the tokenizer's ids are reserved and never seen."""
+    return linear(hidden, weights.head[:public_ids]).float()
+
+
+def _added(x: Tensor, y: Tensor) -> Tensor:
+    return (x.float() + y.float()).to(x.dtype)
+
+
+def _angles(config: TextConfig, batch: Batch) -> _Angles | None:
+    if not config.heads:
+        return None
+    frequencies = rotary_frequencies(config.rope_theta, config.rotary_dim, batch.ids.device)
+    time, height, width = config.mrope_section
+    return _Angles(*rotary_tables(batch.coordinates, frequencies, (time, height, width)))
+
+
+def _attention(
+    config: TextConfig,
+    weights: AttentionWeights,
+    n: Tensor,
+    angles: _Angles,
+    batch: Batch,
+    keys: Tensor,
+    values: Tensor,
+) -> Tensor:
+    tokens, dim = n.shape[0], config.head_dim
+    query, kv = config.query_width, config.kv_width
+    q, gate, k, v = linear(n, weights.into).split_with_sizes([query, query, kv, kv], dim=-1)
+    q = offset_rmsnorm(q.reshape(tokens, config.heads, dim), weights.query_norm, config.rms_norm_eps)
+    k = offset_rmsnorm(k.reshape(tokens, config.kv_heads, dim), weights.key_norm, config.rms_norm_eps)
+    q, k = rotate(q, angles.cos, angles.sin), rotate(k, angles.cos, angles.sin)
+    kv_append(k, v.reshape(tokens, config.kv_heads, dim), batch.pages, batch.offsets, keys, values)
+    mixed = torch.cat(
+        [paged_attention(q[run.begin : run.end], keys, values, run.pages, run.position) for run in batch.runs]
+    )
+    gated = output_gate(mixed, gate.reshape(tokens, config.heads, dim))
+    return linear(gated.view(tokens, query), weights.out)
+
+
+def _gdn(config: TextConfig, weights: GdnWeights, n: Tensor, batch: Batch, state: GdnState, history: Tensor) -> Tensor:
+    tokens, heads = n.shape[0], config.gdn_value_heads
+    channels, width = config.conv_channels, config.gdn_value_width
+    p, z, a, b = linear(n, weights.into).split_with_sizes([channels, width, heads, heads], dim=-1)
+    # [1, W - 1 + T, C] for a chunk, [T, W, C] for a decode batch.
+    fresh = p.unsqueeze(0) if batch.chunk else p.unsqueeze(1)
+    columns = torch.cat([history.index_select(0, batch.lanes), fresh], dim=1)
+    history[batch.lanes] = columns[:, columns.shape[1] - history.shape[1] :]
+    mixed = causal_conv(columns, weights.taps).view(tokens, channels)
+    key = config.gdn_key_width
+    q, k, v = mixed.split_with_sizes([key, key, width], dim=-1)
+    g, beta = gdn_gates(a, b, weights.decay_rate, weights.dt_bias)
+    rows = GdnRows(
+        q=q.reshape(tokens, config.gdn_key_heads, config.gdn_key_dim),
+        k=k.reshape(tokens, config.gdn_key_heads, config.gdn_key_dim),
+        v=v.reshape(tokens, heads, config.gdn_value_dim),
+        g=g,
+        beta=beta,
+    )
+    if batch.chunk:
+        o = gdn_prefill(rows, state, int(batch.lanes[0]))
+    else:
+        o = gdn_decode(rows, state, batch.lanes, batch.offsets)
+    y = gated_norm(o, z.reshape(tokens, heads, config.gdn_value_dim), weights.norm, config.rms_norm_eps)
+    return linear(y.view(tokens, width), weights.out)
+
+
+def _feed_forward(config: TextConfig, layer: LayerWeights, x: Tensor) -> Tensor:
+    n = offset_rmsnorm(x, layer.post_norm, config.rms_norm_eps)
+    return linear(silu_mul(linear(n, layer.gate_up)), layer.down)

@@ -1,0 +1,208 @@
+"""Weights of the text decoder in compute form: decoded, and joined where one product can serve several maps.
+
+Matrices have the compute dtype; norms, convolution taps and recurrence constants are fp32. Parents hold the rows of
+their members in the order of the comments below, which is that of the artifact's packing groups where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ninfer.artifact.config import FULL_ATTENTION, TextConfig
+from ninfer.errors import StartupError
+from ninfer.model.arena import Arena, TensorSpec
+
+_LOAD_ELEMENTS = 1 << 25  # decoded at a time: 128 MiB of fp32 beside the weights themselves
+
+
+class ParameterValues(Protocol):
+    """What loading needs of a bound artifact."""
+
+    def values(self, name: str, rows: tuple[int, int] | None = None) -> NDArray[np.float32]:
+        """Decoded values of a logical parameter, or of its rows [begin, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """Projections of one full-attention layer.
+
+    into         [2Q + 2KV, H]: rows of query, gate, key, value
+    query_norm, key_norm  [D] fp32, offset
+    out          [H, Q]
+    """
+
+    into: Tensor
+    query_norm: Tensor
+    key_norm: Tensor
+    out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class GdnWeights:
+    """Projections and constants of one gated DeltaNet layer.
+
+    into         [C + VG + 2*HV, H]: rows of query, key, value, z, a, b
+    taps         [W, C] fp32
+    decay_rate   [HV] fp32, -exp(A_log)
+    dt_bias      [HV] fp32
+    norm         [DV] fp32, plain
+    out          [H, VG]
+    """
+
+    into: Tensor
+    taps: Tensor
+    decay_rate: Tensor
+    dt_bias: Tensor
+    norm: Tensor
+    out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer; `gate_up` is [2I, H], rows of gate and then of up."""
+
+    input_norm: Tensor
+    mixer: AttentionWeights | GdnWeights
+    post_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TextWeights:
+    """The whole decoder; `head` is `embedding` itself when the two are tied."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    final_norm: Tensor
+    head: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A tensor, and the parameters whose rows it joins with their numbers of rows."""
+
+    spec: TensorSpec
+    sources: tuple[tuple[str, int], ...]
+
+
+def _planned(name: str, shape: tuple[int, ...], dtype: str) -> _Planned:
+    return _Planned(TensorSpec(name, shape, dtype), ((name, shape[0]),))
+
+
+def _joined(prefix: str, role: str, members: Mapping[str, int], columns: int, dtype: str) -> _Planned:
+    shape = (sum(members.values()), columns)
+    return _Planned(TensorSpec(prefix + role, shape, dtype), tuple((prefix + name, n) for name, n in members.items()))
+
+
+def _attention_tensors(config: TextConfig, prefix: str, dtype: str) -> Iterator[_Planned]:
+    hidden, query, kv = config.hidden_size, config.query_width, config.kv_width
+    members = {"attention/query": query, "attention/gate": query, "attention/key": kv, "attention/value": kv}
+    yield _joined(prefix, "attention/into", members, hidden, dtype)
+    yield _planned(prefix + "attention/query_norm", (config.head_dim,), "fp32")
+    yield _planned(prefix + "attention/key_norm", (config.head_dim,), "fp32")
+    yield _planned(prefix + "attention/output", (hidden, query), dtype)
+
+
+def _gdn_tensors(config: TextConfig, prefix: str, dtype: str) -> Iterator[_Planned]:
+    hidden, heads = config.hidden_size, config.gdn_value_heads
+    key, value = config.gdn_key_width, config.gdn_value_width
+    members = {"gdn/query": key, "gdn/key": key, "gdn/value": value, "gdn/z": value}
+    members |= {"gdn/a_projection": heads, "gdn/b_projection": heads}
+    yield _joined(prefix, "gdn/into", members, hidden, dtype)
+    yield _planned(prefix + "gdn/convolution", (config.conv_kernel, config.conv_channels), "fp32")
+    yield _planned(prefix + "gdn/a_log", (heads,), "fp32")
+    yield _planned(prefix + "gdn/dt_bias", (heads,), "fp32")
+    yield _planned(prefix + "gdn/norm", (config.gdn_value_dim,), "fp32")
+    yield _planned(prefix + "gdn/output", (hidden, value), dtype)
+
+
+def _planned_tensors(config: TextConfig, dtype: str) -> Iterator[_Planned]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    if inner is None:
+        raise StartupError("mixture-of-experts models are not supported yet: use a dense model of the family")
+    yield _planned("text/token_embedding", (config.vocab_size, hidden), dtype)
+    for layer, kind in enumerate(config.layer_types):
+        prefix = f"text/layers/{layer}/"
+        yield _planned(prefix + "input_norm", (hidden,), "fp32")
+        yield from (_attention_tensors if kind == FULL_ATTENTION else _gdn_tensors)(config, prefix, dtype)
+        yield _planned(prefix + "post_attention_norm", (hidden,), "fp32")
+        yield _joined(prefix, "mlp/gate_up", {"mlp/gate": inner, "mlp/up": inner}, hidden, dtype)
+        yield _planned(prefix + "mlp/down", (hidden, inner), dtype)
+    yield _planned("text/final_norm", (hidden,), "fp32")
+    if not config.tie_word_embeddings:
+        yield _planned("text/output_head", (config.vocab_size, hidden), dtype)
+
+
+def weight_specs(config: TextConfig, dtype: str) -> tuple[TensorSpec, ...]:
+    """Every tensor that loading a model of these dimensions creates, in order; `dtype` is that of the matrices.
+
+    Raises StartupError for a mixture-of-experts model, which has no route yet.
+    """
+    return tuple(planned.spec for planned in _planned_tensors(config, dtype))
+
+
+def load_weights(config: TextConfig, source: ParameterValues, arena: Arena, dtype: str) -> TextWeights:
+    """Fill `arena`, made from :func:`weight_specs` of the same arguments, and give its tensors their meaning."""
+    for planned in _planned_tensors(config, dtype):
+        _fill(arena[planned.spec.name], planned.sources, source)
+    embedding = arena["text/token_embedding"]
+    return TextWeights(
+        embedding=embedding,
+        layers=tuple(_layer(arena, f"text/layers/{i}/", kind) for i, kind in enumerate(config.layer_types)),
+        final_norm=arena["text/final_norm"],
+        head=embedding if config.tie_word_embeddings else arena["text/output_head"],
+    )
+
+
+def _fill(target: Tensor, sources: tuple[tuple[str, int], ...], values: ParameterValues) -> None:
+    """Copy the sources' rows one after the other, a bounded number of decoded elements at a time."""
+    step = max(1, _LOAD_ELEMENTS * target.shape[0] // target.numel())
+    first = 0
+    for name, rows in sources:
+        for begin in range(0, rows, step):
+            end = min(begin + step, rows)
+            piece = np.ascontiguousarray(values.values(name, (begin, end)), dtype=np.float32)
+            target[first + begin : first + end].copy_(torch.tensor(piece))
+        first += rows
+    assert first == target.shape[0]
+
+
+def _layer(arena: Arena, prefix: str, kind: str) -> LayerWeights:
+    return LayerWeights(
+        input_norm=arena[prefix + "input_norm"],
+        mixer=_attention(arena, prefix) if kind == FULL_ATTENTION else _gdn(arena, prefix),
+        post_norm=arena[prefix + "post_attention_norm"],
+        gate_up=arena[prefix + "mlp/gate_up"],
+        down=arena[prefix + "mlp/down"],
+    )
+
+
+def _attention(arena: Arena, prefix: str) -> AttentionWeights:
+    return AttentionWeights(
+        into=arena[prefix + "attention/into"],
+        query_norm=arena[prefix + "attention/query_norm"],
+        key_norm=arena[prefix + "attention/key_norm"],
+        out=arena[prefix + "attention/output"],
+    )
+
+
+def _gdn(arena: Arena, prefix: str) -> GdnWeights:
+    decay_rate = arena[prefix + "gdn/a_log"]
+    # In place: A_log itself has no other use.
+    decay_rate.copy_(-torch.exp(decay_rate))
+    return GdnWeights(
+        into=arena[prefix + "gdn/into"],
+        taps=arena[prefix + "gdn/convolution"],
+        decay_rate=decay_rate,
+        dt_bias=arena[prefix + "gdn/dt_bias"],
+        norm=arena[prefix + "gdn/norm"],
+        out=arena[prefix + "gdn/output"],
+    )
