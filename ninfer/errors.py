@@ -39,6 +39,26 @@ class MalformedField(RequestRejected):
     code = None
 
 
+class ModelNotFound(RequestRejected):
+    """The request names another model than the one that is served."""
+
+    http_status = 404
+    code = "model_not_found"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The model '{name}' does not exist.", param="model")
+
+
+class RequestTooLarge(RequestRejected):
+    """The body of the request is longer than the server takes."""
+
+    http_status = 413
+    code = "request_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request body is larger than {limit_bytes} bytes.")
+
+
 class Overloaded(RequestRejected):
     """All lifetime capacity is in use; `retry_after_s` is a whole number of seconds, at least 1."""
 

@@ -1,0 +1,1 @@
+"""The HTTP side: protocol adapters between clients and the actors (serving spec)."""

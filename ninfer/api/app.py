@@ -1,0 +1,113 @@
+"""The application: routes, error envelopes, and the edge around them (serving spec, 2 to 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import orjson
+import structlog
+from quart import Quart, Response, request
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from ninfer.actors.gateway import NOT_YET, Gateway
+from ninfer.api.chat import ChatService
+from ninfer.api.edge import Edge, exchange_of
+from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
+from ninfer.api.preparation import Model
+from ninfer.config import HttpSettings
+from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
+from ninfer.scheduler.transitions import Lifecycle
+from ninfer.version import VERSION
+
+ENDPOINTS = ("/v1/chat/completions",)
+
+log = structlog.get_logger(__name__)
+
+
+def create_app(chat: ChatService, settings: HttpSettings) -> Quart:
+    """The ASGI application over one gateway."""
+    app = Quart("ninfer", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
+    app.config["BODY_TIMEOUT"] = None
+    app.config["RESPONSE_TIMEOUT"] = None
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    app.url_map.merge_slashes = False
+    app.url_map.strict_slashes = True
+    gateway = chat.gateway
+
+    @app.get("/health")
+    async def health() -> Response:
+        return _health(gateway)
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return _json({"object": "list", "data": [model_object(chat.model, gateway.ready_at)]})
+
+    @app.get("/v1/models/<path:name>")
+    async def model(name: str) -> Response:
+        if name != chat.model.public_id:
+            raise ModelNotFound(name)
+        return _json(model_object(chat.model, gateway.ready_at))
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions() -> Response:
+        body = await request.get_data(cache=False, as_text=False)
+        assert isinstance(body, bytes), "as it was asked for"
+        return await chat.handle(body, exchange_of(request.scope))
+
+    @app.errorhandler(Exception)
+    async def failed(error: Exception) -> Response:
+        if isinstance(error, RequestEntityTooLarge):
+            return _fault(fault_of(RequestTooLarge(settings.max_request_bytes)))
+        if isinstance(error, HTTPException):
+            return _fault(_routing_fault(error))
+        if not isinstance(error, NinferError) or fault_of(error).status == 500:
+            log.exception("a request failed", path=request.path, x_request_id=exchange_of(request.scope).request_id)
+        return _fault(fault_of(error))
+
+    app.asgi_app = Edge(app.asgi_app, settings, lambda: gateway.lifecycle in NOT_YET)  # type: ignore[method-assign,assignment,arg-type]
+    return app
+
+
+def model_object(model: Model, ready_at: float | None) -> Mapping[str, object]:
+    """The entry of a model in the list of models (serving spec, 4.3)."""
+    return {
+        "id": model.public_id,
+        "object": "model",
+        "created": int(ready_at or 0),
+        "owned_by": "ninfer",
+        "context_window": model.max_context_tokens,
+        "max_model_len": model.max_context_tokens,
+        "context_length": model.max_context_tokens,
+        "modalities": {"vision": False},
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+        "supported_endpoints": list(ENDPOINTS),
+    }
+
+
+def _health(gateway: Gateway) -> Response:
+    serving = gateway.lifecycle is Lifecycle.SERVING
+    return _json({"status": "ok" if serving else "unavailable", "version": VERSION}, 200 if serving else 503)
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(orjson.dumps(value), status=status, content_type="application/json")
+
+
+def _routing_fault(error: HTTPException) -> Fault:
+    if error.code == 405:
+        message = f"{request.method} is not allowed on {request.path}."
+        return Fault(405, "invalid_request_error", "method_not_allowed", None, message)
+    if error.code == 404:
+        return Fault(404, "invalid_request_error", "not_found", None, f"There is nothing at {request.path}.")
+    code = error.code if error.code is not None and 400 <= error.code < 500 else 400
+    return Fault(code, "invalid_request_error", None, None, error.name)
+
+
+def _fault(fault: Fault) -> Response:
+    family = family_of(request.path)
+    body = body_for(fault, family, exchange_of(request.scope).request_id)
+    response = Response(body, status=status_for(fault, family), content_type="application/json")
+    for name, value in headers_for(fault):
+        response.headers[name.decode()] = value.decode()
+    return response

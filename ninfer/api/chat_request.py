@@ -1,0 +1,205 @@
+"""The body of ``POST /v1/chat/completions``, field by field (serving spec, 5.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ninfer.api.conversation import Conversation, parse_conversation
+from ninfer.api.fields import Object, array, boolean, integer, mapping, number, refusal, text, word, wrong
+from ninfer.api.presets import SamplingRequest
+from ninfer.api.thinking import EFFORT_WORDS, ThinkingRequest
+from ninfer.api.tools import Tools, parse_tools
+from ninfer.errors import RequestRejected
+
+STOPS_MAX = 4
+_TOKENS_MAX = (1 << 31) - 1
+V = TypeVar("V")
+_GUIDED = ("grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A request that is well-formed and asks for nothing this build lacks; None is silence.
+
+    max_tokens   output limit of the client, >= 0
+    """
+
+    model: str
+    conversation: Conversation
+    tools: Tools
+    max_tokens: int | None
+    sampling: SamplingRequest
+    stops: tuple[str, ...]
+    stream: bool
+    include_usage: bool
+    thinking: ThinkingRequest
+    ignore_eos: bool
+    timings_per_token: bool
+    return_progress: bool
+    cache_key: str | None
+
+
+def parse_chat(source: Object) -> ChatRequest:
+    """Check every field; raises RequestRejected naming the first one at fault."""
+    model = text(source, "model")
+    if not model:
+        raise wrong("model", "a non-empty string")
+    conversation = parse_conversation(source)
+    _check_unsupported(source)
+    _check_hints(source)
+    options = mapping(source, "stream_options") or {}
+    limits = [integer(source, name, 0, _TOKENS_MAX) for name in ("max_completion_tokens", "max_tokens")]
+    return ChatRequest(
+        model=model,
+        conversation=conversation,
+        tools=parse_tools(source),
+        max_tokens=limits[0] if limits[0] is not None else limits[1],
+        sampling=SamplingRequest(
+            temperature=number(source, "temperature", 0, 2),
+            top_p=number(source, "top_p", 0, 1),
+            top_k=integer(source, "top_k", -1),
+            min_p=number(source, "min_p", 0, 1),
+            presence_penalty=number(source, "presence_penalty", -2, 2),
+            frequency_penalty=number(source, "frequency_penalty", -2, 2),
+            seed=integer(source, "seed", -(1 << 63), (1 << 64) - 1),
+        ),
+        stops=_stops(source),
+        stream=boolean(source, "stream") or False,
+        include_usage=boolean(options, "include_usage", "stream_options.include_usage") or False,
+        thinking=_thinking(source),
+        ignore_eos=boolean(source, "ignore_eos") or False,
+        timings_per_token=boolean(source, "timings_per_token") or False,
+        return_progress=boolean(source, "return_progress") or False,
+        cache_key=text(source, "prompt_cache_key"),
+    )
+
+
+def _stops(source: Object) -> tuple[str, ...]:
+    value = source.get("stop")
+    if value is None:
+        return ()
+    stops = [value] if isinstance(value, str) else value
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise wrong("stop", "a string or an array of strings")
+    if len(stops) > STOPS_MAX:
+        raise wrong("stop", f"at most {STOPS_MAX} strings")
+    return tuple(stop for stop in stops if stop)
+
+
+def _thinking(source: Object) -> ThinkingRequest:
+    options = mapping(source, "chat_template_kwargs") or {}
+    known = ("enable_thinking", "reasoning_effort", "preserve_thinking")
+    for name, value in options.items():
+        if value is not None and name not in known:
+            param = f"chat_template_kwargs.{name}"
+            raise refusal("chat_template_option_not_supported", f"{param} is not supported", param)
+
+    return ThinkingRequest(
+        enable=_agreed(
+            known[0], boolean(source, known[0]), boolean(options, known[0], f"chat_template_kwargs.{known[0]}")
+        ),
+        effort=_agreed(
+            known[1],
+            word(source, known[1], EFFORT_WORDS),
+            word(options, known[1], EFFORT_WORDS, f"chat_template_kwargs.{known[1]}"),
+        ),
+        preserve=_agreed(
+            known[2], boolean(source, known[2]), boolean(options, known[2], f"chat_template_kwargs.{known[2]}")
+        ),
+    )
+
+
+def _agreed(name: str, above: V | None, inside: V | None) -> V | None:
+    """The one value of an option that may be spelled at the top level and among the template's options."""
+    if above is not None and inside is not None and above != inside:
+        message = f"{name} and chat_template_kwargs.{name} disagree"
+        raise refusal("conflicting_template_option", message, name)
+    return above if above is not None else inside
+
+
+def _check_unsupported(source: Object) -> None:
+    """Fields of class X: what they ask for is refused, their harmless values pass."""
+    count = source.get("n")
+    if count is not None and (isinstance(count, bool) or count != 1):
+        raise refusal("n_not_supported", "n must be 1", "n")
+    if boolean(source, "logprobs"):
+        raise refusal("logprobs_not_supported", "log-probabilities are not supported", "logprobs")
+    if integer(source, "top_logprobs", 0):
+        raise refusal("logprobs_not_supported", "log-probabilities are not supported", "top_logprobs")
+    for value in (mapping(source, "logit_bias") or {}).values():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != 0:
+            raise refusal("logit_bias_not_supported", "logit_bias is not supported", "logit_bias")
+    for modality in array(source, "modalities") or ():
+        if not isinstance(modality, str):
+            raise wrong("modalities", "an array of strings")
+        if modality != "text":
+            raise refusal("modality_not_supported", f"output of modality '{modality}' is not supported", "modalities")
+    if boolean(source, "store"):
+        raise refusal("store_not_supported", "store must be false", "store")
+    if array(source, "functions"):
+        raise refusal("legacy_tools_not_supported", "functions is not supported; use tools", "functions")
+    if source.get("function_call") not in (None, "none", "auto"):
+        message = "function_call must be 'none' or 'auto'; use tools and tool_choice"
+        raise refusal("legacy_tools_not_supported", message, "function_call")
+    for name, code in (("web_search_options", "web_search_not_supported"), ("moderation", "moderation_not_supported")):
+        if source.get(name) is not None:
+            raise refusal(code, f"{name} is not supported", name)
+    penalty = source.get("repetition_penalty")
+    if penalty is not None and (isinstance(penalty, bool) or penalty != 1):
+        raise refusal("repetition_penalty_not_supported", "repetition_penalty must be 1", "repetition_penalty")
+    for name, value in (mapping(source, "mm_processor_kwargs") or {}).items():
+        if value is not None:
+            param = f"mm_processor_kwargs.{name}"
+            raise refusal("mm_processor_kwargs_not_supported", f"{param} is not supported", param)
+    for name in _GUIDED:
+        if source.get(name) is not None and not (name == "grammar" and source[name] == ""):
+            message = f"{name} is not supported; the field for constraints is structured_outputs"
+            raise refusal("parameter_not_supported", message, name)
+    _check_unbuilt(source)
+
+
+def _check_unbuilt(source: Object) -> None:
+    """Fields of the contract whose effect this version does not have yet."""
+    output = mapping(source, "response_format")
+    if output is not None:
+        kind = text(output, "type", "response_format.type")
+        if kind in ("json_object", "json_schema"):
+            raise _not_yet("response_format")
+        if kind != "text":
+            message = "response_format.type must be 'text', 'json_object' or 'json_schema'"
+            raise refusal("response_format_not_supported", message, "response_format.type")
+    if source.get("structured_outputs") is not None:
+        raise _not_yet("structured_outputs")
+    if integer(source, "thinking_budget", 1) is not None:
+        raise _not_yet("thinking_budget")
+    graft = text(source, "graft")
+    if graft is not None:
+        raise refusal("unknown_graft", f"there is no graft '{graft}'", "graft")
+
+
+def _not_yet(name: str) -> RequestRejected:
+    return refusal("parameter_not_supported", f"{name} is not supported by this version yet", name)
+
+
+def _check_hints(source: Object) -> None:
+    """Fields without effect here: only their types count."""
+    for name in ("user", "safety_identifier", "service_tier", "verbosity"):
+        text(source, name)
+    for name in ("audio", "prediction"):
+        mapping(source, name)
+    metadata = mapping(source, "metadata") or {}
+    if len(metadata) > 16:
+        raise wrong("metadata", "an object of at most 16 members")
+    for key, value in metadata.items():
+        if len(key) > 64 or not isinstance(value, str) or len(value) > 512:
+            raise wrong("metadata", "an object of strings, keys of at most 64 and values of at most 512 characters")
+    word(source, "prompt_cache_retention", ("in_memory", "in-memory", "24h"))
+    options = source.get("prompt_cache_options")
+    if options is None:
+        return
+    if not isinstance(options, dict) or set(options) - {"mode", "ttl"}:
+        message = "prompt_cache_options must be an object with the members mode and ttl"
+        raise refusal("parameter_not_supported", message, "prompt_cache_options")
+    word(options, "mode", ("implicit", "explicit"), "prompt_cache_options.mode")
+    text(options, "ttl", "prompt_cache_options.ttl")

@@ -1,0 +1,134 @@
+"""Bodies and chunks of a Chat answer (serving spec, 5.3 to 5.6). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ninfer.actors.messages import Finished, PrefillProgress, Usage
+from ninfer.api.timings import Moments, timings
+from ninfer.text.output import Delta, ReasoningDelta
+from ninfer.types import FinishReason
+
+_FINISH_REASONS = {
+    FinishReason.STOP_TOKEN: "stop",
+    FinishReason.STOP_STRING: "stop",
+    FinishReason.OUTPUT_LIMIT: "length",
+    FinishReason.CONTEXT_CAPACITY: "length",
+    FinishReason.NONE: "length",
+    FinishReason.CANCELLED: "length",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What every body and chunk of one answer repeats: `id`, unix second of its creation, public model id."""
+
+    id: str
+    created: int
+    model: str
+
+
+def usage_object(usage: Usage) -> dict[str, object]:
+    """The ``usage`` object."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def moments_of(finished: Finished, received_at: float) -> Moments:
+    """The times of a finished request."""
+    return Moments(received_at, finished.admitted_at, finished.first_token_at, finished.last_token_at)
+
+
+def closing_members(finished: Finished, received_at: float) -> dict[str, object]:
+    """What rides at the top level of the body, or of the last chunk."""
+    members: dict[str, object] = {"timings": timings(finished.usage, moments_of(finished, received_at))}
+    if finished.lane is not None:
+        members["id_slot"] = finished.lane
+    return members
+
+
+def whole_body(
+    envelope: Envelope, deltas: Sequence[Delta], finished: Finished, received_at: float
+) -> dict[str, object]:
+    """The body of an answer that is not streamed."""
+    reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
+    content = "".join(delta.text for delta in deltas if not isinstance(delta, ReasoningDelta))
+    message: dict[str, object] = {"role": "assistant", "content": content}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    message["refusal"] = None
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": _FINISH_REASONS[finished.reason],
+    }
+    return {
+        "id": envelope.id,
+        "object": "chat.completion",
+        "created": envelope.created,
+        "model": envelope.model,
+        "choices": [choice],
+        "usage": usage_object(finished.usage),
+        **closing_members(finished, received_at),
+    }
+
+
+class ChunkBuilder:
+    """The chunks of one streamed answer; with `include_usage` all but the last carry ``usage: null``."""
+
+    def __init__(self, envelope: Envelope, *, include_usage: bool) -> None:
+        self._envelope = envelope
+        self._include_usage = include_usage
+
+    def role(self) -> dict[str, object]:
+        """The first chunk."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def delta(self, delta: Delta, timings_so_far: Mapping[str, object] | None) -> dict[str, object]:
+        """A piece of reasoning or answer."""
+        member = "reasoning_content" if isinstance(delta, ReasoningDelta) else "content"
+        chunk = self._chunk({member: delta.text})
+        if timings_so_far is not None:
+            chunk["timings"] = timings_so_far
+        return chunk
+
+    def progress(self, progress: PrefillProgress, admitted_at: float) -> dict[str, object]:
+        """How much of the prompt has been read."""
+        chunk = self._chunk({})
+        chunk["prompt_progress"] = {
+            "total": progress.total,
+            "cache": progress.cached,
+            "processed": progress.processed,
+            "time_ms": 1000.0 * (progress.at - admitted_at),
+        }
+        return chunk
+
+    def closing(self, finished: Finished, received_at: float) -> list[dict[str, object]]:
+        """The finish chunk, and the usage chunk if it was asked for."""
+        chunks = [self._chunk({}, _FINISH_REASONS[finished.reason])]
+        if self._include_usage:
+            usage = self._chunk({})
+            usage["choices"] = []
+            usage["usage"] = usage_object(finished.usage)
+            chunks.append(usage)
+        chunks[-1].update(closing_members(finished, received_at))
+        return chunks
+
+    def _chunk(self, delta: Mapping[str, object], finish_reason: str | None = None) -> dict[str, object]:
+        chunk: dict[str, object] = {
+            "id": self._envelope.id,
+            "object": "chat.completion.chunk",
+            "created": self._envelope.created,
+            "model": self._envelope.model,
+            "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}],
+        }
+        if self._include_usage:
+            chunk["usage"] = None
+        return chunk

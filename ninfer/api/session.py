@@ -1,0 +1,174 @@
+"""One generation request from its unit of capacity to its last word, the same for every protocol.
+
+Every session that is opened ends in exactly one of: rejected, done, error. It is closed when the answer is written or
+the peer is gone (serving spec, 13.1, 16.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from ninfer.actors.gateway import Gateway, Ticket
+from ninfer.actors.messages import Failed, Finished, GenerationRequest, Reply
+from ninfer.api.edge import Exchange
+from ninfer.api.envelopes import Fault, fault_of
+from ninfer.errors import NinferError, QueueTimeout
+from ninfer.requestlog import records
+from ninfer.requestlog.records import PreparedFacts, RequestFacts
+from ninfer.requestlog.writer import RequestLog
+
+DISCONNECTED = "client disconnected"
+
+log = structlog.get_logger(__name__)
+
+
+class _Stage(Enum):
+    PREPARING = auto()  # holds capacity; nothing is logged yet
+    STARTED = auto()  # logged as started; owes the log one terminal record
+    ENDED = auto()  # owes nothing but its release
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What preparation makes: the request, and whether it thinks."""
+
+    request: GenerationRequest
+    enable_thinking: bool
+
+
+class Session:
+    """See above. Made by :func:`open_session`; `facts` say what was asked."""
+
+    def __init__(self, ticket: Ticket, facts: RequestFacts, request_log: RequestLog) -> None:
+        self._ticket = ticket
+        self._facts = facts
+        self._log = request_log
+        self._stage = _Stage.PREPARING
+        self._prepared: PreparedFacts | None = None
+        self.prompt_tokens = 0
+
+    @property
+    def received_at(self) -> float:
+        """Monotonic time of the receipt."""
+        return self._ticket.received_at
+
+    async def prepare(self, work: Callable[[], Prepared]) -> None:
+        """Do the work on a worker thread, then put the request into the queue.
+
+        raises what the work raises, QueueTimeout when the deadline passes first, Unavailable
+        """
+        try:
+            with anyio.CancelScope(deadline=self._ticket.deadline) as scope:
+                prepared = await to_thread.run_sync(work, abandon_on_cancel=True)
+            if scope.cancelled_caught:
+                raise QueueTimeout
+            self.prompt_tokens = len(prepared.request.prompt_ids)
+            sampling = prepared.request.sampling
+            self._prepared = PreparedFacts(
+                prepared.enable_thinking, sampling, anyio.current_time() - self._ticket.received_at
+            )
+            await self._ticket.submit(prepared.request)
+        except Exception as error:
+            self._reject(fault_of(error))
+            await self._ticket.preparation_failed()
+            raise
+        self._stage = _Stage.STARTED
+        self._write("request_start", records.request_start(self._facts, self._prepared))
+        log.info(
+            f"req#{self._facts.request_id} {self._facts.protocol} submitted",
+            prompt=self.prompt_tokens,
+            max_tokens=prepared.request.max_tokens,
+            stream=self._facts.stream,
+            seed=sampling.seed,
+            temperature=sampling.temperature,
+            x_request_id=self._facts.x_request_id,
+        )
+
+    async def next_reply(self) -> Reply:
+        """One reply; raises the error of a ``Failed``. Not to be called after the ``Finished``."""
+        try:
+            reply = await self._ticket.replies.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            raise NinferError("the replies ended without a last one") from None
+        if isinstance(reply, Failed):
+            self._fail(fault_of(reply.error).message)
+            raise reply.error
+        if isinstance(reply, Finished):
+            self._finish(reply)
+        return reply
+
+    async def close(self) -> None:
+        """Give the unit of capacity back; a request that has not ended by now is cancelled."""
+        if self._stage is _Stage.STARTED:
+            self._fail(DISCONNECTED)
+        elif self._stage is _Stage.PREPARING:
+            self._reject(Fault(499, "request_cancelled", "client_disconnected", None, DISCONNECTED))
+        await self._ticket.release()
+
+    def fail(self, message: str) -> None:
+        """Note that the answer broke off on our side."""
+        if self._stage is _Stage.STARTED:
+            self._fail(message)
+
+    def _reject(self, fault: Fault) -> None:
+        self._stage = _Stage.ENDED
+        error = {"type": fault.kind, "code": fault.code, "param": fault.param, "message": fault.message}
+        self._write("request_rejected", records.request_rejected(self._facts, fault.status, error))
+        log.info(f"req#{self._facts.request_id} rejected {fault.message}", x_request_id=self._facts.x_request_id)
+
+    def _fail(self, message: str) -> None:
+        assert self._prepared is not None
+        self._stage = _Stage.ENDED
+        self._write("request_error", records.request_error(self._facts, self._prepared, message))
+        log.warning(f"req#{self._facts.request_id} error {message}", x_request_id=self._facts.x_request_id)
+
+    def _finish(self, finished: Finished) -> None:
+        assert self._prepared is not None
+        self._stage = _Stage.ENDED
+        record = records.request_done(
+            self._facts, self._prepared, finished, self._ticket.received_at, anyio.current_time()
+        )
+        self._write("request_done", record)
+        log.info(done_line(self._facts.request_id, record))
+
+    def _write(self, event: str, record: records.Record) -> None:
+        self._log.write(event, record)
+
+
+def done_line(request_id: int, record: records.Record) -> str:
+    """The console line of a finished request (serving spec, 17)."""
+    result, times = record["result"], record["timings_seconds"]
+    assert isinstance(result, dict)
+    assert isinstance(times, dict)
+    decoded = max(result["completion_tokens"] - 1, 0)
+    return (
+        f"req#{request_id} done finish={result['finish_reason']} prompt={result['prompt_tokens']} "
+        f"gen={result['completion_tokens']} cache={result['prefix_cache_hit_tokens']} "
+        f"reuse={result['prefix_reuse_path']} ttft={1000 * times['ttft']:.0f}ms queue {1000 * times['queue']:.0f} ms "
+        f"prefill={_rate(result['computed_prefill_tokens'], times['prefill'])}tok/s "
+        f"decode={_rate(decoded, times['decode'])}tok/s wall={times['total']:.2f}s speculative=none"
+    )
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / seconds:.1f}" if seconds > 0 else "0.0"
+
+
+async def open_session(
+    gateway: Gateway, exchange: Exchange, facts: Callable[[int], RequestFacts], request_log: RequestLog
+) -> Session:
+    """Take a unit of capacity, to be given back when the exchange closes.
+
+    facts   what was asked, given the request id
+    raises Overloaded, Unavailable, ModelLoading
+    """
+    ticket = await gateway.arrive()
+    session = Session(ticket, facts(ticket.request_id), request_log)
+    exchange.on_close(session.close)
+    return session

@@ -1,0 +1,378 @@
+"""The command line of ``ninfer-serve`` as one frozen :class:`Settings` (serving spec, 18).
+
+Pure: nothing is opened, probed or printed here. Options of the contract that this build does not have yet are known by
+name and refused as such, so that a typing error and a missing part are never confused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ninfer.config import (
+    GIB,
+    MIB,
+    EngineSettings,
+    GenerationSettings,
+    HttpSettings,
+    LogSettings,
+    SchedulerSettings,
+    Settings,
+)
+from ninfer.errors import NinferError
+from ninfer.step import PAGE_TOKENS, pages_for
+
+MODEL_MAX_CONTEXT = 262_144  # serving spec, 18.2
+LANES_MAX = 8
+U64_MAX = (1 << 64) - 1
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
+EFFORT_WORDS = ("minimal", "low", "medium", "high", "xhigh", "max")
+KV_DTYPES = ("bf16", "fp32")
+KV_DTYPES_TO_COME = ("int8", "fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v4-e8")
+
+# Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
+TO_COME = frozenset(
+    """
+    --stats-port --response-store-max-records --response-store-max-mib --web-dir
+    --cuda-graph-allowance-mib --devices --stage-layers --kv-affinity-burst --kv-affinity-grace-ms --yarn-factor
+    --gdn-state-fp16 --embedding-q4 --embedding-q6 --lm-head-q4 --lm-head-q6 --mtp-experts-q4 --mlp-a8-decode
+    --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections --spec --draft-tokens --lm-head-draft
+    --lookup-ngram --vision --vision-max-tokens --vision-limit --vision-max-merged --vision-residency
+    --media-cache-mib --media-live-mib --media-preprocess-threads --context-cost-presets
+    --no-prefix-reuse --prefix-checkpoint-policy --turn-checkpoints --slot-save-path --auto-save-evicted
+    --host-kv-cache-mib --host-context-mib --host-kv-mib --host-prefix-cache-mib --auto-host-cache
+    --host-cache-reserve-mib --host-cache-max-mib --host-cache-percent --host-state-slots --device-state-slots
+    --max-shared-prefixes --auto-prefix-grid --context-store --graft --default-graft
+    --default-thinking-budget --tolerant-tool-calls --repetition-guard --repetition-guard-window
+    --repetition-guard-ngram --repetition-guard-cycles --repetition-guard-min-tokens
+    """.split()  # noqa: SIM905 - a list of names reads better in columns
+)
+
+
+class OptionError(NinferError):
+    """The command line is wrong; the text says where."""
+
+
+class HelpRequested(NinferError):
+    """``--help`` or ``-h`` was given."""
+
+
+class VersionRequested(NinferError):
+    """``--version`` was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One option: the values that `read` makes of its argument, or True for a flag (`read` is None)."""
+
+    metavar: str
+    help: str
+    read: Callable[[str], Any] | None = None
+
+
+def _integer(low: int, high: int | None = None, multiple_of: int = 1) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,25}", text):
+            raise OptionError("must be an integer")
+        value = int(text)
+        if value < low or (high is not None and value > high) or value % multiple_of:
+            limits = f"at least {low}" if high is None else f"in {low}..{high}"
+            raise OptionError(f"must be {limits}" + (f" and a multiple of {multiple_of}" if multiple_of > 1 else ""))
+        return value
+
+    return read
+
+
+def _number(low: float, high: float | None = None, *, above: bool = False) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise OptionError("must be a number") from None
+        too_low = value <= low if above else value < low
+        if not math.isfinite(value) or too_low or (high is not None and value > high):
+            limits = f"above {low:g}" if above else f"at least {low:g}" if high is None else f"in [{low:g},{high:g}]"
+            raise OptionError(f"must be {limits}")
+        return value
+
+    return read
+
+
+def _or_auto(read_integer: Callable[[str], int]) -> Callable[[str], int | None]:
+    return lambda text: None if text == "auto" else read_integer(text)
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise OptionError("must not be empty")
+    return text
+
+
+def _path(text: str) -> Path:
+    return Path(_text(text))
+
+
+def _word(*words: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in words:
+            raise OptionError(f"must be one of {', '.join(words)}")
+        return text
+
+    return read
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,20})(MiB|GiB)?", text)
+    if found is None or int(found[1]) == 0:
+        raise OptionError("must be a number of bytes, or a number with the suffix MiB or GiB")
+    return int(found[1]) * {None: 1, "MiB": MIB, "GiB": GIB}[found[2]]
+
+
+def _device(text: str) -> str:
+    return "cpu" if text == "cpu" else f"cuda:{_integer(0, 255)(text)}"
+
+
+def _kv_dtype(text: str) -> str:
+    if text in KV_DTYPES_TO_COME:
+        raise OptionError(f"{text} is not built into this version; it has {', '.join(KV_DTYPES)}")
+    return _word(*KV_DTYPES)(text)
+
+
+def _top_k(text: str) -> int:
+    value = _integer(-1)(text)
+    return value if 1 <= value <= 20 else 20
+
+
+OPTIONS: dict[str, _Option] = {
+    "--host": _Option("H", "address to listen on (127.0.0.1)", _text),
+    "--port": _Option("N", "port to listen on (8080)", _integer(1, 65535)),
+    "--api-key": _Option("KEY", "key that clients have to send", _text),
+    "--tls-cert": _Option("FILE", "PEM certificate; with --tls-key", _path),
+    "--tls-key": _Option("FILE", "PEM private key; with --tls-cert", _path),
+    "--cors": _Option("", "let web pages of any origin call the server"),
+    "--model-id": _Option("ID", "public model id (the artifact's name)", _text),
+    "--max-request-mib": _Option("N", "largest request body (384)", _integer(1)),
+    "--max-context": _Option("N", "longest sequence, prompt and output (8192)", _integer(1, MODEL_MAX_CONTEXT)),
+    "--kv-capacity": _Option("N|auto", "tokens of the shared page pool (= max-context)", _or_auto(_integer(1))),
+    "--max-concurrency": _Option("N", "sequences decoded together, 1..8 (1)", _integer(1, LANES_MAX)),
+    "--max-pending-requests": _Option("N", "requests held beyond those (16)", _integer(1)),
+    "--pending-timeout-ms": _Option("N", "from receipt to admission (30000)", _integer(1)),
+    "--prefill-chunk": _Option("N", "most tokens of one prefill unit (1024)", _integer(128, None, 128)),
+    "--max-inter-token-ms": _Option("N", "bound on the gap between tokens, 0 = none (100)", _integer(0)),
+    "--prefill-decode-ratio": _Option("R", "prefill's share of device time beside decode", _number(0, above=True)),
+    "--device-memory-limit": _Option("SIZE", "plan as if the device had only this much in all", _size),
+    "--kv-headroom-mib": _Option("N", "left free by --kv-capacity auto (1024)", _integer(0)),
+    "--deterministic": _Option("", "exact route for every operation (this version has no other)"),
+    "--no-cuda-graph": _Option("", "accepted; changes no output"),
+    "--device": _Option("N|cpu", "GPU number, or the processor (cpu)", _device),
+    "--no-exit-on-engine-failure": _Option("", "stay up, unavailable, when the engine is beyond repair"),
+    "--kv-dtype": _Option("T", "attention cache: bf16, or fp32 for reference runs (bf16)", _kv_dtype),
+    "--chat-template": _Option("FILE", "Jinja template instead of the artifact's", _path),
+    "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
+    "--max-output-tokens": _Option("N", "upper bound of every output limit", _integer(1)),
+    "--no-thinking": _Option("", "answer without thinking unless a request asks for it"),
+    "--preserve-thinking": _Option("", "keep all earlier reasoning in the prompt"),
+    "--greedy": _Option("", "temperature 0 for every request"),
+    "--reasoning-effort": _Option("E", f"default effort: {', '.join(EFFORT_WORDS)}", _word(*EFFORT_WORDS)),
+    "--temperature": _Option("F", "default temperature, [0,2]", _number(0, 2)),
+    "--top-p": _Option("F", "default nucleus, [0,1]", _number(0, 1)),
+    "--top-k": _Option("N", "default candidates, at most 20", _top_k),
+    "--min-p": _Option("F", "default min-p, [0,1]", _number(0, 1)),
+    "--presence-penalty": _Option("F", "default presence penalty, [-2,2]", _number(-2, 2)),
+    "--frequency-penalty": _Option("F", "default frequency penalty, [-2,2]", _number(-2, 2)),
+    "--seed": _Option("N", "seed of requests that give none (random)", _integer(0, U64_MAX)),
+    "--no-repetition-guard": _Option("", "accepted; there is no guard"),
+    "--request-log-jsonl": _Option("FILE", "append one JSON record per request event", _path),
+    "--request-log-max-mib": _Option("N", "rotate the request log at this size, 0 = never (0)", _integer(0)),
+    "--request-log-keep": _Option("N", "rotated request logs to keep (4)", _integer(0)),
+    "--log-stats-interval-ms": _Option("N", "period of throughput records, 0 = off (5000)", _integer(0)),
+    "--log-level": _Option("L", f"console: {'|'.join(LOG_LEVELS)} (info)", _word(*LOG_LEVELS)),
+    "--event-log": _Option("FILE", "the scheduler's own record, for ninfer-replay", _path),
+    "--log-content": _Option("", "token ids and text in the event log"),
+}
+
+
+def usage() -> str:
+    """The help text; ends with a newline."""
+    lines = [
+        "usage: ninfer-serve [MODEL.ninfer] [options]",
+        "",
+        "Without a model a tiny one with random weights is built and served.",
+        "",
+    ]
+    for name, option in OPTIONS.items():
+        lines.append(f"  {f'{name} {option.metavar}'.rstrip():<32} {option.help}")
+    lines += [f"  {'-h, --help':<32} this text", f"  {'--version':<32} the version"]
+    return "\n".join(lines) + "\n"
+
+
+def parse(argv: Sequence[str]) -> Settings:
+    """The settings that a command line (without the program's name) states.
+
+    raises OptionError for a wrong one, HelpRequested, VersionRequested
+    """
+    values: dict[str, Any] = {}
+    artifact: str | None = None
+    arguments = iter(argv)
+    for argument in arguments:
+        if argument in ("--help", "-h"):
+            raise HelpRequested
+        if argument == "--version":
+            raise VersionRequested
+        if not argument.startswith("-"):
+            if artifact is not None:
+                raise OptionError(f"unexpected argument '{argument}': the model is already '{artifact}'")
+            artifact = argument
+            continue
+        name, has_value, attached = argument.partition("=")
+        option = _known(name)
+        if option.read is None:
+            if has_value:
+                raise OptionError(f"{name} takes no value")
+            values[name] = True
+            continue
+        given = attached if has_value else next(arguments, None)
+        if given is None:
+            raise OptionError(f"{name} needs a value")
+        try:
+            values[name] = option.read(given)
+        except OptionError as error:
+            # The key is a secret: nothing of it may reach a terminal.
+            shown = "" if name == "--api-key" else f" '{given}'"
+            raise OptionError(f"{name}{shown} {error}") from None
+    return _settings(artifact, values, argv)
+
+
+def _known(name: str) -> _Option:
+    if name in OPTIONS:
+        return OPTIONS[name]
+    if name == "--host-kv-cache":
+        raise OptionError("--host-kv-cache is not an option any more; its replacement is --host-kv-cache-mib")
+    if name in TO_COME:
+        raise OptionError(f"{name} is not built into this version of NInfer yet")
+    raise OptionError(f"unknown option '{name}'")
+
+
+def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[str]) -> Settings:
+    if ("--tls-cert" in values) != ("--tls-key" in values):
+        raise OptionError("--tls-cert and --tls-key need each other")
+    if "--log-content" in values and "--event-log" not in values:
+        raise OptionError("--log-content needs --event-log")
+    max_context = values.get("--max-context", 8192)
+    lanes = values.get("--max-concurrency", 1)
+    chunk = values.get("--prefill-chunk", 1024)
+    return Settings(
+        artifact=Path(artifact or ""),
+        default_artifact=artifact is None,
+        chat_template=values.get("--chat-template"),
+        engine=EngineSettings(
+            device=values.get("--device", "cpu"),
+            max_context_tokens=max_context,
+            kv_capacity_tokens=_kv_capacity(values, max_context, lanes),
+            lanes=lanes,
+            prefill_chunk_tokens=chunk,
+            kv_dtype=values.get("--kv-dtype", "bf16"),
+            device_memory_limit_bytes=values.get("--device-memory-limit"),
+            kv_headroom_bytes=values.get("--kv-headroom-mib", 1024) * MIB,
+        ),
+        scheduler=SchedulerSettings(
+            lanes=lanes,
+            max_context_tokens=max_context,
+            prefill_chunk_tokens=chunk,
+            max_pending=values.get("--max-pending-requests", 16),
+            pending_timeout_s=values.get("--pending-timeout-ms", 30_000) / 1000,
+            max_inter_token_s=values.get("--max-inter-token-ms", 100) / 1000,
+            prefill_decode_ratio=values.get("--prefill-decode-ratio"),
+            exit_on_failure="--no-exit-on-engine-failure" not in values,
+        ),
+        http=HttpSettings(
+            host=values.get("--host", "127.0.0.1"),
+            port=values.get("--port", 8080),
+            api_key=values.get("--api-key"),
+            tls_cert=values.get("--tls-cert"),
+            tls_key=values.get("--tls-key"),
+            cors="--cors" in values,
+            model_id=values.get("--model-id"),
+            max_request_bytes=values.get("--max-request-mib", 384) * MIB,
+        ),
+        generation=_generation(values),
+        log=LogSettings(
+            level=values.get("--log-level", "info"),
+            event_log=values.get("--event-log"),
+            log_content="--log-content" in values,
+            request_log=values.get("--request-log-jsonl"),
+            request_log_max_bytes=values.get("--request-log-max-mib", 0) * MIB,
+            request_log_keep=values.get("--request-log-keep", 4),
+            stats_interval_s=values.get("--log-stats-interval-ms", 5000) / 1000,
+        ),
+        argv=redacted(argv),
+    )
+
+
+def _kv_capacity(values: Mapping[str, Any], max_context: int, lanes: int) -> int | None:
+    capacity: int | None = values.get("--kv-capacity", max_context)
+    if capacity is None:
+        return None
+    if capacity < max_context:
+        raise OptionError(f"--kv-capacity {capacity} is less than --max-context {max_context}")
+    pages, most = pages_for(capacity), lanes * pages_for(max_context)
+    if "--kv-capacity" in values and pages > most:
+        raise OptionError(
+            f"--kv-capacity {capacity} is more than {lanes} lane(s) of --max-context {max_context} can use "
+            f"({most * PAGE_TOKENS} tokens)"
+        )
+    if pages < lanes:
+        raise OptionError(f"--kv-capacity {capacity} is less than one page of {PAGE_TOKENS} tokens for each lane")
+    return pages * PAGE_TOKENS
+
+
+def _generation(values: Mapping[str, Any]) -> GenerationSettings:
+    return GenerationSettings(
+        default_max_tokens=values.get("--default-max-tokens", 8192),
+        max_output_tokens=values.get("--max-output-tokens"),
+        thinking=False if "--no-thinking" in values else None,
+        preserve_thinking=True if "--preserve-thinking" in values else None,
+        reasoning_effort=values.get("--reasoning-effort"),
+        greedy="--greedy" in values,
+        temperature=values.get("--temperature"),
+        top_p=values.get("--top-p"),
+        top_k=values.get("--top-k"),
+        min_p=values.get("--min-p"),
+        presence_penalty=values.get("--presence-penalty"),
+        frequency_penalty=values.get("--frequency-penalty"),
+        seed=values.get("--seed"),
+    )
+
+
+def redacted(argv: Sequence[str]) -> tuple[str, ...]:
+    """The command line as it may be logged: the key is `<redacted>` (serving spec, 16)."""
+    shown: list[str] = []
+    for argument in argv:
+        if shown and shown[-1] == "--api-key":
+            shown.append("<redacted>")
+        elif argument.startswith("--api-key="):
+            shown.append("--api-key=<redacted>")
+        else:
+            shown.append(argument)
+    return tuple(shown)
+
+
+def cautions(settings: Settings) -> list[str]:
+    """What the operator should know about settings that are allowed."""
+    if settings.http.api_key is None and not _is_loopback(settings.http.host):
+        return [f"--host {settings.http.host} is reachable from other machines and no --api-key is set"]
+    return []
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
