@@ -107,6 +107,8 @@ class System:
 
     def _answer_everybody(self) -> None:
         self._scheduler.stop()
+        self._prefill.mailbox.drain()
+        self._decode.mailbox.drain()
         for lane in self.lanes:
             lane.stop()
         self.ring.stop()

@@ -46,21 +46,30 @@ class Mailbox(Generic[M]):
         return self._send.statistics().current_buffer_used
 
     async def messages(self) -> AsyncIterator[M]:
-        """Messages in order until the mailbox is closed and empty."""
-        async for message in self._receive:
+        """Messages in order until the mailbox is closed and empty, or drained."""
+        while True:
+            try:
+                message = await self._receive.receive()
+            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                return
             yield message
 
     def close(self) -> None:
         """Take no more messages. Those inside are still delivered."""
         self._send.close()
 
+    def take_all(self) -> list[M]:
+        """Everything inside right now."""
+        taken: list[M] = []
+        while True:
+            try:
+                taken.append(self._receive.receive_nowait())
+            except (anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
+                return taken
+
     def drain(self) -> list[M]:
         """Close, and take out everything nobody will read any more."""
         self._send.close()
-        left: list[M] = []
-        while True:
-            try:
-                left.append(self._receive.receive_nowait())
-            except (anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
-                self._receive.close()
-                return left
+        left = self.take_all()
+        self._receive.close()
+        return left

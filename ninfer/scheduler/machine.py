@@ -104,6 +104,9 @@ class Scheduler:
     def _on_model_loaded(self, event: ev.ModelLoaded) -> None:
         self._move_life(LifeSignal.LOADED)
         if self.lifecycle is Lifecycle.VALIDATING_MEMORY:
+            if event.pages < pages_for(self.settings.max_context_tokens):
+                # A request that passed the context check could wait for pages that do not exist.
+                raise IllegalTransition(f"{event.pages} pages hold less than one sequence of the longest context")
             self.pages = PagePool(event.pages)
             self._validate(event.required_bytes, event.available_bytes, event.message, cmd.WarmUp())
 

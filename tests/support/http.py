@@ -1,0 +1,104 @@
+"""The HTTP side over a running system with a fake engine, driven through the framework's test client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+from quart import Quart
+
+from ninfer.api.app import create_app
+from ninfer.api.chat import ChatService
+from ninfer.api.preparation import Model
+from ninfer.api.presets import presets_for
+from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings
+from ninfer.requestlog.writer import RequestLog
+from ninfer.text.template import ChatTemplate, builtin_source
+from tests.support.engines import FakeEngine
+from tests.support.system import TOKENIZER, Running, running
+
+MODEL_ID = "tiny/model"
+TEMPLATE = ChatTemplate(builtin_source("qwen3_8"), tuple(TOKENIZER.control_ids))
+UNIX_TIME = 1_790_000_000.0
+
+
+def model(max_context_tokens: int = 8192, template: ChatTemplate = TEMPLATE) -> Model:
+    return Model(MODEL_ID, max_context_tokens, TOKENIZER, template, presets_for("qwen3_8_27b", {}))
+
+
+def says(text: str) -> FakeEngine:
+    """An engine whose model answers every prompt with this text."""
+    ids = TOKENIZER.encode_with_control(text)
+    return FakeEngine(lambda _prompt: ids)
+
+
+@dataclass
+class Served:
+    """An application and what is behind it."""
+
+    app: Quart
+    state: Running
+    log_path: Path | None
+
+    async def post(self, body: object, **headers: str) -> Any:
+        data = body if isinstance(body, bytes) else orjson.dumps(body)
+        return await self.app.test_client().post("/v1/chat/completions", data=data, headers=headers)
+
+    def log_records(self) -> list[dict[str, Any]]:
+        assert self.log_path is not None
+        return [orjson.loads(line) for line in self.log_path.read_bytes().splitlines()]
+
+
+@asynccontextmanager
+async def served(
+    engine: FakeEngine | None = None,
+    *,
+    http: HttpSettings | None = None,
+    scheduler: SchedulerSettings | None = None,
+    generation: GenerationSettings | None = None,
+    log_path: Path | None = None,
+    serving: bool = True,
+    keep_alive_comment_s: float = 5.0,
+    the_model: Model | None = None,
+) -> AsyncIterator[Served]:
+    async with running(scheduler, engine=engine or says("</think>\n\nHello."), serving=serving) as state:
+        log = RequestLog(log_path, instance_id="serve-1-1", unix_time=lambda: UNIX_TIME)
+        chat = ChatService(
+            gateway=state.system.gateway,
+            model=the_model or model(),
+            generation=generation or GenerationSettings(),
+            request_log=log,
+            keep_alive_comment_s=keep_alive_comment_s,
+            unix_time=lambda: UNIX_TIME,
+        )
+        try:
+            yield Served(create_app(chat, http or HttpSettings()), state, log_path)
+        finally:
+            log.close()
+
+
+def ask(content: object = "Hi", **fields: object) -> dict[str, object]:
+    return {"model": MODEL_ID, "messages": [{"role": "user", "content": content}], **fields}
+
+
+def frames(body: bytes) -> list[str]:
+    """The frames of a stream, without their blank lines."""
+    text = body.decode()
+    assert text.endswith("\n\n")
+    return text[:-2].split("\n\n")
+
+
+def chunks(body: bytes) -> list[dict[str, Any]]:
+    """The JSON chunks of a stream that ended with [DONE]; keep-alive comments are left out."""
+    found = [frame for frame in frames(body) if not frame.startswith(":")]
+    assert found[-1] == "data: [DONE]"
+    return [orjson.loads(frame.removeprefix("data: ")) for frame in found[:-1]]
+
+
+def joined(parts: Sequence[dict[str, Any]], member: str) -> str:
+    """One kind of text of a stream."""
+    return "".join(part["choices"][0]["delta"].get(member) or "" for part in parts if part["choices"])
