@@ -104,11 +104,12 @@ class Scheduler:
     def _on_model_loaded(self, event: ev.ModelLoaded) -> None:
         self._move_life(LifeSignal.LOADED)
         if self.lifecycle is Lifecycle.VALIDATING_MEMORY:
+            self._validate(event.required_bytes, event.available_bytes, event.message, cmd.WarmUp())
+        if self.lifecycle is Lifecycle.WARMING:
             if event.pages < pages_for(self.settings.max_context_tokens):
                 # A request that passed the context check could wait for pages that do not exist.
                 raise IllegalTransition(f"{event.pages} pages hold less than one sequence of the longest context")
             self.pages = PagePool(event.pages)
-            self._validate(event.required_bytes, event.available_bytes, event.message, cmd.WarmUp())
 
     def _validate(self, required: int, available: int, message: str, go_on: cmd.Command) -> None:
         if required <= available:
