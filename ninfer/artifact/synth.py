@@ -80,13 +80,15 @@ def synthesise(
                     done += data.nbytes
                     progress(done, total)
 
+        # The writer is one thread's at a time, so everything small is written before the workers start.
+        blocks = []
+        for index, parent in enumerate(plan.parents):
+            if parent.members[0].kind == INT32:
+                writer.write(parent.id, 0, np.arange(parent.shape[0], dtype="<i4"))
+            else:
+                blocks += [(index, block, rows) for block, rows in enumerate(row_ranges(parent))]
         with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="synth") as pool:
-            futures = []
-            for index, parent in enumerate(plan.parents):
-                if parent.members[0].kind == INT32:
-                    writer.write(parent.id, 0, np.arange(parent.shape[0], dtype="<i4"))
-                    continue
-                futures += [pool.submit(write, index, block, rows) for block, rows in enumerate(row_ranges(parent))]
+            futures = [pool.submit(write, *block) for block in blocks]
             try:
                 for future in futures:
                     future.result()

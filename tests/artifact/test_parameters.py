@@ -27,6 +27,7 @@ DFLASH = {
     "architectures": ["DFlashDraftModel"],
     "intermediate_size": 6144,
     "num_hidden_layers": 6,
+    "sliding_window": 4096,
     "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
     "dflash_config": {"target_layer_ids": [1, 6, 11, 16, 22, 27, 32, 37], "mask_token_id": 248077},
 }
