@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, overload
 
 import torch
 from torch import Tensor
@@ -79,9 +79,11 @@ class Engine:
             raise StartupError(f"the tokenizer has {public_ids} ids, the model's head {config.vocab_size} rows")
         limit = settings.device_memory_limit_bytes
         early = plan_memory(config, settings, available_bytes(device, limit))
+        early.require()
         arena = Arena(early.weights, device)
         weights = load_weights(config, artifact, arena, settings.compute_dtype)
         memory = plan_memory(config, settings, available_bytes(device, limit, resident=arena.nbytes))
+        memory.require()
         return cls(config, settings, memory, _Arenas(config, memory, arena, weights, device), public_ids)
 
     @property
@@ -104,6 +106,10 @@ class Engine:
         for number in range(len(self._lanes)):
             self._clear(number)
 
+    @overload
+    def run(self, plan: PrefillChunk) -> PrefillResult: ...
+    @overload
+    def run(self, plan: DecodeRound) -> DecodeResult: ...
     @torch.inference_mode()
     def run(self, plan: PrefillChunk | DecodeRound) -> PrefillResult | DecodeResult:
         """Carry out one step. An assertion fails if the plan breaks a rule of ``ninfer.step``.

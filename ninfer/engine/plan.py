@@ -65,6 +65,11 @@ class MemoryPlan:
         return self.available - self.required
 
     @property
+    def fits(self) -> bool:
+        """Whether `available` covers the plan and the headroom it promised."""
+        return self.slack >= self.headroom
+
+    @property
     def kv_capacity_tokens(self) -> int:
         return self.pages * PAGE_TOKENS
 
@@ -79,11 +84,28 @@ class MemoryPlan:
         )
         return "\n".join(lines)
 
+    def refusal(self) -> str:
+        """What the operator is told if the plan does not fit (14.3): exact bytes."""
+        groups = ", ".join(f"{name} {size}" for name, size in self.groups)
+        if self.headroom > self.available:
+            return f"a KV headroom of {self.headroom} bytes is more than the {self.available} bytes that are available"
+        beside = f" beside a headroom of {self.headroom} bytes" if self.headroom else ""
+        return (
+            f"runtime reservation requires {self.required} bytes{beside}; {self.available} bytes are available; "
+            f"short by {self.headroom - self.slack} bytes ({groups})"
+        )
+
+    def require(self) -> None:
+        """Raise StartupError with :meth:`refusal` unless the plan fits."""
+        if not self.fits:
+            raise StartupError(self.refusal())
+
 
 def plan_memory(config: TextConfig, settings: EngineSettings, available: int) -> MemoryPlan:
-    """The plan of a model on a device with `available` bytes, before loading and after.
+    """The plan of a model on a device with `available` bytes, before loading and after; it need not fit.
 
-    Raises StartupError for settings that contradict each other, and one with the message of 14.3 if it does not fit.
+    An automatic capacity (14.2) takes all pages that fit beside the headroom; if not even the least number does, the
+    plan is for that number. Raises StartupError for settings that contradict each other or the model.
     """
     minimum, maximum = _page_bounds(config, settings)
     headroom = 0
@@ -97,10 +119,7 @@ def plan_memory(config: TextConfig, settings: EngineSettings, available: int) ->
     else:
         headroom = settings.kv_headroom_bytes
         pages = _largest_fitting(config, settings, available, minimum, maximum)
-    plan = _build(config, settings, pages, maximum, available, headroom)
-    if plan.slack < headroom:
-        raise StartupError(_refusal(plan))
-    return plan
+    return _build(config, settings, pages, maximum, available, headroom)
 
 
 def _page_bounds(config: TextConfig, settings: EngineSettings) -> tuple[int, int]:
@@ -123,7 +142,7 @@ def _page_bounds(config: TextConfig, settings: EngineSettings) -> tuple[int, int
 
 
 def _largest_fitting(config: TextConfig, settings: EngineSettings, available: int, minimum: int, maximum: int) -> int:
-    """Pages of an automatic capacity (14.2); the minimum if even that does not fit, for the refusal to show."""
+    """Pages of an automatic capacity, or `minimum` if even that does not fit."""
     smallest = _build(config, settings, minimum, maximum, available, 0)
     step = _build(config, settings, minimum + 1, maximum, available, 0).required - smallest.required
     spare = smallest.slack - settings.kv_headroom_bytes
@@ -152,21 +171,6 @@ def _build(
         open_rows=open_row_specs(config, lanes),
         workspace=workspace_bytes(config, settings),
         graphs=0,
-    )
-
-
-def _refusal(plan: MemoryPlan) -> str:
-    groups = ", ".join(f"{name} {size}" for name, size in plan.groups)
-    if plan.headroom > plan.available:
-        return f"a KV headroom of {plan.headroom} bytes is more than the {plan.available} bytes that are available"
-    if plan.headroom:
-        return (
-            f"runtime reservation requires {plan.required} bytes beside a headroom of {plan.headroom} bytes; "
-            f"{plan.available} bytes are available; short by {plan.headroom - plan.slack} bytes ({groups})"
-        )
-    return (
-        f"runtime reservation requires {plan.required} bytes; {plan.available} bytes are available; "
-        f"short by {-plan.slack} bytes ({groups})"
     )
 
 

@@ -1,0 +1,114 @@
+"""Driving an engine the way the scheduler does, with pages handed out in a shuffled order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ninfer.engine.engine import Engine
+from ninfer.step import (
+    PAGE_TOKENS,
+    DecodeRound,
+    DecodeRow,
+    Drawn,
+    LaneSetup,
+    PageMapping,
+    PrefillChunk,
+    pages_for,
+)
+from ninfer.types import Sampling
+
+GREEDY = Sampling(temperature=0.0, top_k=20, top_p=1.0, min_p=0.0, presence_penalty=0.0, frequency_penalty=0.0, seed=0)
+
+
+@dataclass
+class Generation:
+    """What one lane drew, and the logits it drew from."""
+
+    tokens: list[int] = field(default_factory=list)
+    logits: list[Tensor] = field(default_factory=list)
+
+    def add(self, drawn: Drawn, logits: Tensor) -> None:
+        self.tokens.extend(drawn.token_ids)
+        self.logits.append(logits.clone())
+
+
+class Driver:
+    """Feeds prompts into lanes and decodes them together; `seed` orders the physical pages."""
+
+    def __init__(self, engine: Engine, seed: int = 0) -> None:
+        self.engine = engine
+        self._free = list(range(engine.memory.pages))
+        random.Random(seed).shuffle(self._free)
+        self._mapped: dict[int, int] = {}
+        self._length: dict[int, int] = {}
+
+    def _map(self, lane: int, end: int) -> PageMapping:
+        first = self._mapped[lane]
+        count = pages_for(end) - first
+        self._mapped[lane] = first + count
+        return PageMapping(first, tuple(self._free.pop() for _ in range(count)))
+
+    def prefill(
+        self, lane: int, prompt: Sequence[int], chunk: int, law: Sampling = GREEDY, stop_ids: tuple[int, ...] = ()
+    ) -> Generation:
+        """Read a prompt in chunks and draw its first token."""
+        generation = Generation()
+        self._mapped[lane] = 0
+        for begin in range(0, len(prompt), chunk):
+            ids = tuple(prompt[begin : begin + chunk])
+            end = begin + len(ids)
+            plan = PrefillChunk(
+                lane=lane,
+                begin=begin,
+                token_ids=ids,
+                mapping=self._map(lane, end),
+                setup=LaneSetup(law, stop_ids) if begin == 0 else None,
+                sample=end == len(prompt),
+            )
+            result = self.engine.run(plan)
+            if result.drawn is not None:
+                generation.add(result.drawn, self.engine.logits[0])
+        self._length[lane] = len(prompt)
+        return generation
+
+    def decode(self, generations: dict[int, Generation], rounds: int) -> None:
+        """Advance the lanes that are keys of `generations` by `rounds` tokens each."""
+        for _ in range(rounds):
+            rows = []
+            for lane in generations:
+                position = self._length[lane]
+                self._length[lane] += 1
+                rows.append(DecodeRow(lane, position, self._map(lane, position + 1)))
+            result = self.engine.run(DecodeRound(tuple(rows)))
+            for row, drawn in enumerate(result.drawn):
+                assert drawn.lane == rows[row].lane
+                generations[drawn.lane].add(drawn, self.engine.logits[row])
+
+
+def generate(
+    engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, chunk: int, seed: int = 0
+) -> list[Generation]:
+    """Greedy tokens of all prompts, one per lane, decoded together."""
+    driver = Driver(engine, seed)
+    generations = {lane: driver.prefill(lane, prompt, chunk) for lane, prompt in enumerate(prompts)}
+    driver.decode(generations, tokens - 1)
+    return list(generations.values())
+
+
+def random_prompt(length: int, vocabulary: int, seed: int) -> list[int]:
+    source = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocabulary, (length,), generator=source).tolist()
+
+
+def assert_same(left: Generation, right: Generation) -> None:
+    """Equal tokens from equal bits."""
+    assert left.tokens == right.tokens
+    assert all(torch.equal(a, b) for a, b in zip(left.logits, right.logits, strict=True))
+
+
+BLOCK = PAGE_TOKENS
