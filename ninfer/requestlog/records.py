@@ -201,3 +201,18 @@ def throughput(before: SchedulerStatistics, now: SchedulerStatistics, interval_s
         "engine_recoveries": int(_delta(new.engine_recoveries, old.engine_recoveries)),
         "energy": None,
     }
+
+
+def throughput_line(record: Record) -> str:
+    """The console's version of a ``throughput`` record (serving spec, 17)."""
+    rates, scheduler, batch = record["throughput_tokens_per_second"], record["scheduler"], record["decode_batch"]
+    assert isinstance(rates, dict)
+    assert isinstance(scheduler, dict)
+    assert isinstance(batch, dict)
+    average = batch["average_size"]
+    return (
+        f"throughput interval={record['interval_seconds']:.1f}s prefill={rates['prefill']:.1f}tok/s "
+        f"decode={rates['decode']:.1f}tok/s running={scheduler['running']} prefilling={scheduler['prefilling']} "
+        f"decode_ready={scheduler['decode_ready']} waiting={scheduler['waiting']} "
+        f"avg_decode_batch={0.0 if average is None else average:.2f}"
+    )

@@ -1,0 +1,66 @@
+"""``ninfer-serve``: the command line, the port, and the exit status (serving spec, 1).
+
+What a wrong option or a busy port needs is imported here; everything else only when the port is ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import structlog
+
+from ninfer.config import Settings
+from ninfer.console import configure_console
+from ninfer.errors import ArtifactError, StartupError
+from ninfer.listener import bind_socket
+from ninfer.options import HelpRequested, OptionError, VersionRequested, cautions, parse, usage
+from ninfer.version import VERSION
+
+CUDA_SYNC_WORDS = ("spin", "blocking", "yield", "auto")
+STARTUP_STATUS = 1
+
+log = structlog.get_logger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        settings = parse(sys.argv[1:] if argv is None else argv)
+        cuda_sync = _cuda_sync(os.environ.get("NINFER_CUDA_SYNC", CUDA_SYNC_WORDS[0]))
+    except HelpRequested:
+        sys.stdout.write(usage())
+        return 0
+    except VersionRequested:
+        sys.stdout.write(f"ninfer-serve {VERSION}\n")
+        return 0
+    except OptionError as error:
+        sys.stderr.write(f"error: {error}\n\n{usage()}")
+        return STARTUP_STATUS
+    configure_console(settings.log.level)
+    try:
+        return _run(settings, cuda_sync)
+    except (ArtifactError, StartupError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return STARTUP_STATUS
+
+
+def _cuda_sync(word: str) -> str:
+    if word not in CUDA_SYNC_WORDS:
+        raise OptionError(f"NINFER_CUDA_SYNC must be one of {', '.join(CUDA_SYNC_WORDS)}")
+    return word
+
+
+def _run(settings: Settings, cuda_sync: str) -> int:
+    with bind_socket(settings.http.host, settings.http.port) as listener:
+        for caution in cautions(settings):
+            log.warning(caution)
+        # The numeric libraries take seconds to import: a busy port is reported before that.
+        from ninfer.server import run_server
+
+        return run_server(settings, listener, cuda_sync)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

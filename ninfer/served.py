@@ -1,0 +1,112 @@
+"""The artifact as the server uses it: opened and read for its text parts early, loaded onto the device later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ninfer.actors.engine import EngineLike, MemoryCheck
+from ninfer.api.preparation import Model
+from ninfer.api.presets import presets_for
+from ninfer.artifact.binder import BoundArtifact, bind
+from ninfer.artifact.container import Artifact
+from ninfer.config import EngineSettings, Settings
+from ninfer.engine.available import available_bytes
+from ninfer.engine.engine import Engine
+from ninfer.engine.plan import MemoryPlan, plan_memory
+from ninfer.errors import ArtifactError, StartupError
+from ninfer.text.template import ChatTemplate, builtin_source, template_source
+from ninfer.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An open artifact and what the HTTP side needs of it."""
+
+    bound: BoundArtifact
+    model: Model
+
+
+def open_served(artifact: Artifact, settings: Settings) -> Served:
+    """Bind the text component and read its frontend files; raises ArtifactError or StartupError."""
+    bound = bind(artifact)
+    tokenizer = Tokenizer.from_resources(
+        bound.resource("text", "tokenizer.json"),
+        _optional(bound, "tokenizer_config.json"),
+        _optional(bound, "generation_config.json"),
+    )
+    source = _template(bound, settings.chat_template)
+    model = Model(
+        public_id=settings.http.model_id or bound.name or bound.text.architectures[0],
+        max_context_tokens=settings.engine.max_context_tokens,
+        tokenizer=tokenizer,
+        template=ChatTemplate(source, tuple(tokenizer.control_ids)),
+        presets=presets_for(bound.target, _generation_config(bound)),
+    )
+    return Served(bound, model)
+
+
+def _optional(bound: BoundArtifact, role: str) -> bytes | None:
+    if role not in bound.artifact.directory.components["text"].resources:
+        return None
+    return bound.resource("text", role)
+
+
+def _generation_config(bound: BoundArtifact) -> Mapping[str, object]:
+    resource = _optional(bound, "generation_config.json")
+    if resource is None:
+        return {}
+    value = json.loads(resource)  # the tokenizer has checked that it is an object
+    assert isinstance(value, dict)
+    return value
+
+
+def _template(bound: BoundArtifact, file: Path | None) -> str:
+    if file is not None:
+        try:
+            return template_source(file.read_bytes())
+        except OSError as error:
+            raise StartupError(f"--chat-template {file} cannot be read: {error.strerror}") from None
+    resource = _optional(bound, "chat_template.jinja")
+    return template_source(resource) if resource is not None else builtin_source("qwen3_8")
+
+
+class ArtifactBuilder:
+    """Plans and loads the engine of a bound artifact. Its methods block and run on the device thread.
+
+    memory   the last plan that was made, for the console and the request log
+    """
+
+    def __init__(self, bound: BoundArtifact, settings: EngineSettings, public_ids: int) -> None:
+        self._bound = bound
+        self._settings = settings
+        self._public_ids = public_ids
+        self.memory: MemoryPlan | None = None
+
+    def plan(self) -> MemoryCheck:
+        """The early plan; raises StartupError when it does not fit."""
+        settings = self._settings
+        if settings.device != "cpu":
+            raise StartupError(f"--device: there are no kernels for {settings.device} in this version yet; use cpu")
+        limit = settings.device_memory_limit_bytes
+        return self._note(
+            plan_memory(self._bound.text, settings, available_bytes(torch.device(settings.device), limit))
+        )
+
+    def load(self) -> tuple[EngineLike, MemoryCheck]:
+        """Weights and pools onto the device; raises StartupError or ArtifactError."""
+        try:
+            engine = Engine.load(self._bound, self._settings, self._public_ids)
+        except (ArtifactError, StartupError):
+            raise
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise StartupError(f"the model cannot be loaded: {type(error).__name__}: {error}") from error
+        return engine, self._note(engine.memory)
+
+    def _note(self, plan: MemoryPlan) -> MemoryCheck:
+        self.memory = plan
+        return MemoryCheck(plan.required + plan.headroom, plan.available, plan.pages, plan.refusal())

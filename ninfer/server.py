@@ -1,0 +1,195 @@
+"""One serving process: artifact, actors, HTTP server, signals and periodic records, wired together (serving spec, 1)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import anyio
+import structlog
+from anyio.abc import TaskStatus
+from hypercorn.asyncio import serve as serve_http
+from hypercorn.config import Config
+from quart import Quart
+
+from ninfer.actors.eventlog import EventLog
+from ninfer.actors.gateway import Gateway
+from ninfer.actors.system import System
+from ninfer.api.app import create_app
+from ninfer.api.chat import ChatService
+from ninfer.artifact.container import Artifact
+from ninfer.artifact.tiny import build_tiny
+from ninfer.config import Settings
+from ninfer.errors import StartupError
+from ninfer.listener import GRACEFUL_S, base_url, server_config
+from ninfer.requestlog import records
+from ninfer.requestlog.start import StartFacts, server_start
+from ninfer.requestlog.writer import RequestLog
+from ninfer.served import ArtifactBuilder, Served, open_served
+
+log = structlog.get_logger(__name__)
+
+
+def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> int:
+    """Serve on a bound socket until told to stop; returns the exit status.
+
+    raises ArtifactError or StartupError for what keeps the server from starting
+    """
+    with ExitStack() as open_things:
+        if settings.default_artifact:
+            folder = Path(open_things.enter_context(tempfile.TemporaryDirectory(prefix="ninfer-")))
+            log.warning("no model was named: a tiny model with random weights is built, and its answers are noise")
+            settings = replace(settings, artifact=folder / "tiny.ninfer")
+            build_tiny(settings.artifact)
+        artifact = open_things.enter_context(_open_artifact(settings.artifact))
+        served = open_served(artifact, settings)
+        event_log = open_things.enter_context(EventLog.open(settings.log.event_log, settings.log.log_content))
+        request_log = _open_request_log(settings)
+        open_things.callback(request_log.close)
+        server = Server(settings, served, event_log, request_log, server_config(listener, settings.http), cuda_sync)
+        return anyio.run(server.run, backend="asyncio")
+
+
+def _open_artifact(path: Path) -> Artifact:
+    try:
+        return Artifact.open(path)
+    except OSError as error:
+        raise StartupError(f"the model {path} cannot be read: {error.strerror or error}") from None
+
+
+def _open_request_log(settings: Settings) -> RequestLog:
+    path = settings.log.request_log
+    if path is not None and path.resolve() == settings.artifact.resolve():
+        raise StartupError(f"--request-log-jsonl {path} is the model itself")
+    started_us = time.time_ns() // 1000
+    return RequestLog(
+        path,
+        instance_id=f"serve-{os.getpid()}-{started_us}",
+        unix_time=time.time,
+        max_bytes=settings.log.request_log_max_bytes,
+        keep=settings.log.request_log_keep,
+    )
+
+
+class _AnnouncingSystem(System):
+    """A system that also tells the console when it serves."""
+
+    on_ready: Callable[[], None]
+
+    def announce_ready(self) -> None:
+        """Say that the server serves."""
+        super().announce_ready()
+        self.on_ready()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Everything one process runs: the actors, the HTTP server, the signals, the periodic records."""
+
+    settings: Settings
+    served: Served
+    event_log: EventLog
+    request_log: RequestLog
+    http_config: Config
+    cuda_sync: str
+
+    async def run(self) -> int:
+        """Run to the end; returns the exit status."""
+        settings, model = self.settings, self.served.model
+        builder = ArtifactBuilder(self.served.bound, settings.engine, model.tokenizer.id_count)
+        system = _AnnouncingSystem(settings.scheduler, builder, model.tokenizer, self.event_log, time.time)
+        begun = time.monotonic()
+        system.on_ready = lambda: self._announce(builder, time.monotonic() - begun)
+        chat = ChatService(
+            gateway=system.gateway,
+            model=model,
+            generation=settings.generation,
+            request_log=self.request_log,
+            keep_alive_comment_s=settings.http.keep_alive_comment_s,
+            unix_time=time.time,
+        )
+        listening, stopped, closed = anyio.Event(), anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(self._stop_on_signals, system)
+            tasks.start_soon(self._serve_http, create_app(chat, settings.http), listening, stopped, closed)
+            if settings.log.stats_interval_s:
+                tasks.start_soon(self._report_throughput, system.gateway)
+            status = await system.run(listening.set)
+            stopped.set()
+            if listening.is_set():
+                with anyio.move_on_after(2 * GRACEFUL_S):
+                    await closed.wait()
+            tasks.cancel_scope.cancel()
+        return status
+
+    async def _stop_on_signals(self, system: System, *, task_status: TaskStatus[None]) -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            task_status.started()
+            async for number in signals:
+                log.info(f"{number.name}: stopping")
+                system.stop()
+
+    async def _serve_http(self, app: Quart, listening: anyio.Event, stopped: anyio.Event, closed: anyio.Event) -> None:
+        await listening.wait()
+        try:
+            await serve_http(app, self.http_config, shutdown_trigger=stopped.wait)
+        finally:
+            closed.set()
+
+    def _announce(self, builder: ArtifactBuilder, load_s: float) -> None:
+        settings, model, bound = self.settings, self.served.model, self.served.bound
+        plan = builder.memory
+        assert plan is not None, "a system serves only after its builder has planned and loaded"
+        for line in plan.table().splitlines():
+            log.info(line)
+        directory = bound.artifact.directory
+        tensors = sum(hasattr(stored, "format") for stored in directory.objects)
+        facts = StartFacts(
+            public_id=model.public_id,
+            artifact_path=str(settings.artifact),
+            artifact_bytes=settings.artifact.stat().st_size,
+            target=bound.target,
+            weights_id=bound.weights_id,
+            tensor_count=tensors,
+            resource_count=len(directory.objects) - tensors,
+            load_s=load_s,
+            pages=plan.pages,
+            max_pages=plan.max_pages,
+            memory_groups=dict(plan.groups),
+            required_bytes=plan.required,
+            available_bytes=plan.available,
+            headroom_bytes=plan.headroom,
+            thinks_by_default=model.template.traits.thinks_by_default,
+            presets={"thinking": asdict(model.presets.thinking), "non_thinking": asdict(model.presets.non_thinking)},
+            environment={"device": settings.engine.device, "python": platform.python_version()},
+        )
+        self.request_log.write("server_start", server_start(settings, facts))
+        kind = " (tiny random weights: answers are noise)" if settings.default_artifact else ""
+        log.info(f"ready: {base_url(settings.http)} model={model.public_id}{kind} cuda_sync={self.cuda_sync}")
+
+    async def _report_throughput(self, gateway: Gateway) -> None:
+        """A record for every interval in which something happened, and one for the rest at the end."""
+        before, since = gateway.statistics(), anyio.current_time()
+        try:
+            while True:
+                await anyio.sleep(self.settings.log.stats_interval_s)
+                now = gateway.statistics()
+                if not records.is_idle(before, now):
+                    self._write_throughput(records.throughput(before, now, anyio.current_time() - since))
+                    before, since = now, anyio.current_time()
+        finally:
+            now = gateway.statistics()
+            if not records.is_idle(before, now):
+                self._write_throughput(records.throughput(before, now, anyio.current_time() - since))
+
+    def _write_throughput(self, record: records.Record) -> None:
+        self.request_log.write("throughput", record)
+        log.info(records.throughput_line(record))
