@@ -16,9 +16,11 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ninfer.artifact.config import DraftConfig
 from ninfer.artifact.convert.checkpoint import bad_source
+from ninfer.artifact.draft_head import draft_token_ids, public_tokens
 from ninfer.artifact.frontend import small_frontend
 from ninfer.artifact.native import TEXT_ROLES, VISION_ROLES, plan_native
 from ninfer.artifact.parameters import DRAFTERS, INT32, Components, logical_parameters
@@ -50,10 +52,10 @@ def synthesise(
 ) -> dict[str, Any]:
     """Write a random artifact of `components`; returns the report.
 
-    resources   frontend files by role
+    resources   frontend files by role; a draft head needs the tokenizer's
     seed        0 or more; with the other arguments it determines every byte, whatever the number of threads
     progress    called from worker threads with bytes written and bytes in all
-    Raises ArtifactError OUTPUT_EXISTS or LIMIT_TOO_SMALL.
+    Raises ArtifactError OUTPUT_EXISTS, LIMIT_TOO_SMALL, or BAD_SOURCE for tokenizer files that do not fit.
     """
     recipe = recipe_for(recipe_name, moe=components.text.moe is not None)
     sizes = {role: len(content) for role, content in resources.items()}
@@ -61,6 +63,7 @@ def synthesise(
     directory = dataclasses.replace(
         plan.directory, metadata={"name": name}, provenance={"synthesised": {"recipe": recipe_name, "seed": seed}}
     )
+    token_ids = _token_ids(components, resources)
     identity = _identity(recipe_name, seed, components, resources)
     with ArtifactWriter(out, directory, artifact_id=identity, max_file_bytes=max_file_bytes) as writer:
         for role, id in plan.resources.items():
@@ -84,7 +87,7 @@ def synthesise(
         blocks = []
         for index, parent in enumerate(plan.parents):
             if parent.members[0].kind == INT32:
-                writer.write(parent.id, 0, np.arange(parent.shape[0], dtype="<i4"))
+                writer.write(parent.id, 0, token_ids)
             else:
                 blocks += [(index, block, rows) for block, rows in enumerate(row_ranges(parent))]
         with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="synth") as pool:
@@ -97,6 +100,15 @@ def synthesise(
                 raise
         writer.publish()
         return writer.summary()
+
+
+def _token_ids(components: Components, resources: Mapping[str, bytes]) -> NDArray[np.int32]:
+    """Rows of the draft head as for a ranking of zero counts; none without a draft head."""
+    if components.proposal_rows is None:
+        return np.empty(0, np.int32)
+    tokens = public_tokens(resources["tokenizer.json"], resources["tokenizer_config.json"], "tokenizer files")
+    counts = np.zeros(tokens.count, np.int64)
+    return draft_token_ids(counts, tokens, components.proposal_rows, "tokenizer files")
 
 
 def _identity(recipe: str, seed: int, components: Components, resources: Mapping[str, bytes]) -> bytes:

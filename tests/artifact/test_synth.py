@@ -22,6 +22,7 @@ from ninfer.artifact.parameters import Components, logical_parameters
 from ninfer.artifact.registered import REGISTERED
 from ninfer.artifact.synth import registered_components
 from ninfer.artifact.tiny import build_tiny, tiny_components
+from ninfer.artifact.verify import verify
 from ninfer.errors import ArtifactError
 from tests.artifact.test_parameters import DENSE, MOE, dense_components, moe_components
 
@@ -51,7 +52,8 @@ def narrow(recipe: str) -> Components:
 
 
 def synthesised(path: Path, recipe: str, *, seed: int = 1, threads: int | None = None) -> Path:
-    synth.synthesise(path, narrow(recipe), recipe, {}, seed=seed, name="narrow", threads=threads)
+    frontend = small_frontend(vision=True)
+    synth.synthesise(path, narrow(recipe), recipe, frontend, seed=seed, name="narrow", threads=threads)
     return path
 
 
@@ -60,6 +62,11 @@ def test_registered_models_are_those_of_the_spec() -> None:
     assert REGISTERED["qwen3_6_27b"].components == dense_components()
     assert REGISTERED["qwen3_6_35b_a3b"].components == moe_components()
     assert (DENSE.hidden_size, MOE.hidden_size) == (5120, 2048)
+
+
+@pytest.mark.parametrize("recipe", REGISTERED)
+def test_every_stored_value_is_legal(recipe: str, tmp_path: Path) -> None:
+    assert verify(str(synthesised(tmp_path / "m.ninfer", recipe)), values=True) == []
 
 
 @pytest.mark.parametrize("recipe", REGISTERED)
@@ -84,10 +91,9 @@ def test_codes_and_padding_are_legal(tmp_path: Path) -> None:
     seen = set()
     with Artifact.open(path) as artifact:
         for stored in artifact.directory.objects:
-            assert isinstance(stored, TensorObject)
-            entry = find_format(stored.format)
-            if not entry.is_grouped:
+            if not isinstance(stored, TensorObject) or not find_format(stored.format).is_grouped:
                 continue
+            entry = find_format(stored.format)
             seen.add(entry.name)
             planes = row_split(entry, stored.shape)
             data = np.frombuffer(artifact.object_bytes(stored.id), np.uint8)
@@ -147,6 +153,10 @@ def test_command_takes_a_frontend(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for role, content in small_frontend(vision=True).items():
         (directory / role).write_bytes(content)
     assert synth.run(parsed(*words)) == 0
+    (directory / "tokenizer.json").write_bytes(b'{"model": {"vocab": {"a": 0}}}')
+    (directory / "tokenizer_config.json").write_bytes(b"{}")
+    with pytest.raises(ArtifactError, match="draft head of 300 rows"):
+        synth.run(parsed(*words))
     (directory / "chat_template.jinja").write_bytes(b"")
     with pytest.raises(ArtifactError, match="empty"):
         synth.run(parsed(*words))
@@ -184,6 +194,7 @@ def test_a_cut_keeps_what_it_can() -> None:
 def test_tiny_artifact(tmp_path: Path) -> None:
     build_tiny(tmp_path / "a.ninfer", seed=4)
     build_tiny(tmp_path / "b.ninfer", seed=4)
+    assert verify(str(tmp_path / "a.ninfer"), values=True) == []
     assert (tmp_path / "a.ninfer").read_bytes() == (tmp_path / "b.ninfer").read_bytes()
     with Artifact.open(tmp_path / "a.ninfer") as artifact:
         bound = bind(artifact, ("text", "mtp"))

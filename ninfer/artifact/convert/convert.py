@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ninfer.artifact.convert.checkpoint import Checkpoint, bad_source, load_json
-from ninfer.artifact.convert.source import SourceModel, read_draft, read_source
+from ninfer.artifact.convert.source import SourceModel, read_draft, read_source, resolve_experts
 from ninfer.artifact.draft_head import draft_token_ids, public_tokens, read_ranking
 from ninfer.artifact.native import TEXT_ROLES, VISION_ROLES, NativePlan, Parent, plan_native
 from ninfer.artifact.parameters import DRAFTERS, Components, LogicalParameter, logical_parameters
@@ -112,7 +112,7 @@ def _prepare(conversion: Conversion) -> _Prepared:
         raise bad_source(conversion.model / "config.json", detail)
 
     checkpoints = {"base": base, **{name: Checkpoint(path) for name, path in conversion.drafts.items()}}
-    parameters = logical_parameters(components, source.text_prefix)
+    parameters = [resolve_experts(p, base) for p in logical_parameters(components, source.text_prefix)]
     for parameter in parameters:
         if parameter.source is not None:
             checkpoints[parameter.source.checkpoint].check(parameter)

@@ -6,7 +6,7 @@ Every dimension has to be stated: class defaults of a modelling library are not 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from ninfer.artifact.config import (
     parse_vision_config,
 )
 from ninfer.artifact.convert.checkpoint import Checkpoint, bad_source, load_json
+from ninfer.artifact.parameters import LogicalParameter, Source
 from ninfer.errors import ArtifactError
 
 # Architecture of a checkpoint's root to the architecture of its text decoder.
@@ -204,6 +205,22 @@ def read_draft(directory: Path, component: str, text: TextConfig) -> DraftConfig
         keys += ["conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"]
     config["dflash_config"] = {key: draft[key] for key in keys if key in draft} if isinstance(draft, dict) else None
     return _as_source_fault(lambda: parse_draft_config(_stored_reals(config), str(path), component, text))
+
+
+def resolve_experts(parameter: LogicalParameter, checkpoint: Checkpoint) -> LogicalParameter:
+    """`parameter`, read from its expert's own tensor where the checkpoint has that instead of the fused one.
+
+    Releases fuse all experts of a layer; `transformers` and quantised re-releases store each projection alone.
+    """
+    source = parameter.source
+    if source is None or not parameter.role.startswith("moe/experts/") or source.tensor in checkpoint:
+        return parameter
+    expert, projection = parameter.role.split("/")[2:]
+    folder = source.tensor.rpartition(".")[0]
+    tensor = f"{folder}.{expert}.{projection}_proj.weight"
+    if tensor not in checkpoint:
+        return parameter
+    return replace(parameter, source=Source(source.checkpoint, tensor, parameter.shape))
 
 
 def _check_fixed(path: Path, config: Mapping[str, Any], expected: Mapping[str, object]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
@@ -20,7 +21,7 @@ from ninfer.artifact.convert.convert import Conversion, convert
 from ninfer.artifact.frontend import small_frontend
 from ninfer.artifact.quantise import decode, encode
 from ninfer.errors import ArtifactError
-from tests.support.checkpoints import edit_json, load_tensors, rewrite_tensors, save_checkpoint
+from tests.support.checkpoints import edit_json, load_tensors, rewrite_tensors, save_checkpoint, text_config
 
 LAYERS = 4
 HEADS, DIM, HIDDEN, KEY, VALUE = 4, 32, 64, 32, 64
@@ -216,6 +217,46 @@ def test_missing_sections_are_derived_only_without_choice(scratch: Path, tmp_pat
         text = bind(artifact).text
         assert text.mrope_section == (2, 1, 1)
         assert text.layer_types == ("linear_attention",) * 3 + ("full_attention",)
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["separate", "fused"])
+def test_mixture_of_experts(fused: bool, tmp_path: Path) -> None:
+    """Releases fuse the experts of a layer into one tensor, `transformers` saves each projection alone."""
+    torch.manual_seed(1)
+    fields = {
+        **text_config().to_dict(),
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 48,
+    }
+    del fields["model_type"], fields["intermediate_size"]
+    model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**fields))
+    directory = tmp_path / "moe"
+    model.save_pretrained(directory)
+    for role, content in small_frontend().items():
+        (directory / role).write_bytes(content)
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    path, source = "text/layers/2/moe/", "model.layers.2.mlp."
+    assert source + "experts.gate_up_proj" in state
+    assert source + "experts.gate_up_proj" not in load_tensors(directory)
+    if fused:
+        rewrite_tensors(directory, lambda _: state)
+    arrays = {name: tensor.numpy() for name, tensor in state.items()}
+    with converted(directory, tmp_path / "m.ninfer", "direct") as artifact:
+        bound = bind(artifact)
+        assert bound.text.moe is not None
+        both, down = arrays[source + "experts.gate_up_proj"], arrays[source + "experts.down_proj"]
+        for e in range(4):
+            np.testing.assert_array_equal(bound.values(f"{path}experts/{e}/gate"), both[e, :32])
+            np.testing.assert_array_equal(bound.values(f"{path}experts/{e}/up"), both[e, 32:])
+            np.testing.assert_array_equal(bound.values(f"{path}experts/{e}/down"), down[e])
+        for name, tensor in {
+            "router": "gate",
+            "shared_score": "shared_expert_gate",
+            "shared/down": "shared_expert.down_proj",
+        }.items():
+            np.testing.assert_array_equal(bound.values(path + name), arrays[f"{source}{tensor}.weight"])
 
 
 def config_edit(**changes: Any) -> Callable[[Path], None]:
