@@ -27,6 +27,7 @@ def run_storm(seed: int) -> Storm:
     return storm
 
 
+@pytest.mark.storm
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_request_ends_once_and_every_decision_is_made_again(part: int) -> None:
     for seed in range(part, STORMS, PARTS):

@@ -1,0 +1,57 @@
+# Both main targets do all of their own set-up in .venv, from a fresh clone and with nothing prepared.
+
+PYTHON ?= python3
+MODEL ?=
+ARGS ?=
+WORKERS ?= 2
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: serve test test-slow lint types tests coverage format clean
+
+serve: .venv/ready-base
+	$(BIN)/ninfer-serve $(MODEL) $(ARGS)
+
+test: lint types tests coverage
+
+lint: .venv/ready-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/ready-test
+	$(BIN)/mypy
+
+tests: .venv/ready-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# Full branch coverage of the pure parts and of the actors' runtime; storms are left to `tests`, they take minutes here.
+coverage: .venv/ready-test
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q -m "not gpu and not slow and not storm" tests/scheduler tests/text tests/actors tests/test_replay.py
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report --fail-under=100 --include='ninfer/scheduler/*,ninfer/text/*,*/actors/runtime/*'
+
+# Minutes to hours: wider sweeps of the same properties.
+test-slow: .venv/ready-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+
+format: .venv/ready-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "NInfer needs Python 3.11 or newer: make PYTHON=python3.12")'
+	$(PYTHON) -m venv .venv
+	touch $@
+
+.venv/ready-base: .venv/python requirements/base.txt pyproject.toml
+	$(PIP) install -r requirements/base.txt
+	$(PIP) install --no-deps --editable .
+	touch $@
+
+.venv/ready-test: .venv/ready-base requirements/test.txt
+	$(PIP) install -r requirements/test.txt
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .coverage*

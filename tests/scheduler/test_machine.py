@@ -1,0 +1,179 @@
+"""Single decisions of the machine, each with its exact commands."""
+
+from __future__ import annotations
+
+import pytest
+
+from ninfer.config import SchedulerSettings
+from ninfer.errors import IllegalTransition
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler import events as ev
+from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.transitions import LIFECYCLE, Lifecycle, LifeSignal, allows
+from ninfer.step import PageMapping
+
+
+def serving(pages: int = 128, **settings: object) -> Scheduler:
+    machine = Scheduler(SchedulerSettings(**settings))  # type: ignore[arg-type]
+    machine.handle(ev.PlanMade(1, 2, ""), 0.0)
+    machine.handle(ev.ModelLoaded(1, 2, pages, ""), 0.0)
+    assert machine.handle(ev.WarmedUp(), 0.0) == [cmd.AnnounceReady()]
+    return machine
+
+
+def submit(machine: Scheduler, prompt: int, limit: int, now: float = 0.0) -> list[cmd.Command]:
+    accepted = machine.handle(ev.Arrived(1), now)
+    assert isinstance(accepted[0], cmd.Accept)
+    return machine.handle(ev.Prepared(accepted[0].request_id, prompt, limit), now)
+
+
+def test_one_request_from_arrival_to_the_end() -> None:
+    machine = serving()
+    assert machine.handle(ev.Arrived(9), 1.0) == [cmd.Accept(9, 1, 31.0), cmd.WakeAt(31.0)]
+    assert machine.handle(ev.Prepared(1, 70, 3), 2.0) == [
+        cmd.Admit(1, 0, 0),
+        cmd.StartChunk(1, 1, 0, 0, 70, PageMapping(0, (0, 1)), True),
+    ]
+    assert machine.handle(ev.ChunkLanded(1, 1, False, 0.1), 3.0) == [
+        cmd.StartRound(2, (cmd.RowStart(1, 0, 70, PageMapping(2, ())),))
+    ]
+    assert machine.handle(ev.RoundLanded(2, (ev.RowLanded(1, 1, False),), 0.1), 4.0) == [
+        cmd.StartRound(3, (cmd.RowStart(1, 0, 71, PageMapping(2, ())),))
+    ]
+    assert machine.handle(ev.RoundLanded(3, (ev.RowLanded(1, 1, False),), 0.1), 5.0) == [
+        cmd.Finish(1, 0, "output_limit")
+    ]
+    assert machine.handle(ev.Released(1), 6.0) == []
+    assert not machine.requests
+    assert machine.handle(ev.Released(1), 7.0) == []
+
+
+def test_a_smaller_request_may_pass_a_head_that_lacks_pages_but_only_so_often() -> None:
+    machine = serving(pages=16, lanes=8, max_pending=64, max_context_tokens=1024)
+    submit(machine, 700, 100)  # 13 pages, three are left
+    assert submit(machine, 500, 100) == []  # the head: ten pages
+    passed = 0
+    for _ in range(20):
+        out = submit(machine, 1, 1)
+        if any(isinstance(command, cmd.Admit) for command in out):
+            passed += 1
+            request_id = next(command.request_id for command in out if isinstance(command, cmd.Admit))
+            machine.handle(ev.Released(request_id), 0.0)
+    assert passed == 8
+
+
+def test_a_prompt_begun_is_read_to_its_end_before_the_next() -> None:
+    machine = serving(lanes=2, prefill_chunk_tokens=64)
+    submit(machine, 130, 0)
+    submit(machine, 10, 0)
+    order = []
+    event: ev.Event = ev.ChunkLanded(1, 0, False, 0.1)
+    for step in range(2, 5):
+        chunk = next(c for c in machine.handle(event, 0.0) if isinstance(c, cmd.StartChunk))
+        order.append((chunk.request_id, chunk.begin, chunk.end))
+        event = ev.ChunkLanded(step, 0, False, 0.1)
+    assert order == [(1, 64, 128), (1, 128, 130), (2, 0, 10)]
+
+
+def test_arrivals_before_and_after_service_are_refused() -> None:
+    machine = Scheduler(SchedulerSettings())
+    assert machine.handle(ev.Arrived(1), 0.0) == [cmd.Refuse(1, "service_unavailable")]
+    machine = serving(lanes=1, max_pending=1)
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Arrived(2), 0.0)
+    assert machine.handle(ev.Arrived(3), 0.0) == [cmd.Refuse(3, "server_overloaded")]
+    machine.handle(ev.StopRequested(), 0.0)
+    assert machine.handle(ev.Arrived(4), 0.0) == [cmd.Refuse(4, "service_unavailable")]
+
+
+def test_what_breaks_a_rule_raises() -> None:
+    machine = serving()
+    with pytest.raises(IllegalTransition, match="no request 7"):
+        machine.handle(ev.Released(7), 0.0)
+    with pytest.raises(IllegalTransition, match="step 4 landed"):
+        machine.handle(ev.ChunkLanded(4, 0, False, 0.0), 0.0)
+    with pytest.raises(IllegalTransition, match="WARMED while SERVING"):
+        machine.handle(ev.WarmedUp(), 0.0)
+    machine.handle(ev.Arrived(1), 0.0)
+    with pytest.raises(IllegalTransition, match="prepared with 9000 tokens"):
+        machine.handle(ev.Prepared(1, 9000, 1), 0.0)
+    machine.handle(ev.Prepared(1, 5, 1), 0.0)
+    with pytest.raises(IllegalTransition, match="nothing was drawn"):
+        machine.handle(ev.ChunkLanded(1, 0, False, 0.0), 0.0)
+
+
+def test_a_round_must_land_with_its_own_rows() -> None:
+    machine = serving()
+    submit(machine, 5, 5)
+    machine.handle(ev.ChunkLanded(1, 1, False, 0.0), 0.0)
+    with pytest.raises(IllegalTransition, match="other rows"):
+        machine.handle(ev.RoundLanded(2, (ev.RowLanded(2, 1, False),), 0.0), 0.0)
+
+
+def test_a_pool_smaller_than_one_sequence_is_a_fault_of_ours() -> None:
+    machine = Scheduler(SchedulerSettings(max_context_tokens=8192))
+    machine.handle(ev.PlanMade(1, 2, ""), 0.0)
+    with pytest.raises(IllegalTransition, match="127 pages"):
+        machine.handle(ev.ModelLoaded(1, 2, 127, ""), 0.0)
+
+
+@pytest.mark.parametrize("when", ["planning", "loading", "warming"])
+def test_a_stop_before_service_ends_the_process_at_once(when: str) -> None:
+    machine = Scheduler(SchedulerSettings())
+    if when != "planning":
+        machine.handle(ev.PlanMade(1, 2, ""), 0.0)
+    if when == "warming":
+        machine.handle(ev.ModelLoaded(1, 2, 128, ""), 0.0)
+    assert machine.handle(ev.StopRequested(), 0.0) == [cmd.Exit(0, "")]
+    assert machine.handle(ev.StopRequested(), 0.0) == []
+    late: ev.Event = ev.WarmedUp() if when == "warming" else ev.ModelLoaded(1, 2, 128, "")
+    if when != "planning":
+        assert machine.handle(late, 0.0) == []
+        assert machine.handle(ev.StartFailed("late"), 0.0) == []
+
+
+def test_three_faults_in_a_row_end_the_process_and_a_completed_request_between_saves_it() -> None:
+    for between, expected in ((False, Lifecycle.FAILED), (True, Lifecycle.SERVING)):
+        machine = serving()
+        for fault in range(3):
+            now = 10.0 * fault
+            submit(machine, 5, 1, now)
+            machine.handle(ev.StepFailed(machine._step, "fault"), now)
+            if machine.lifecycle is Lifecycle.SERVING:
+                machine.handle(ev.EngineReset(), now)
+            if between:
+                submit(machine, 5, 1, now)
+                machine.handle(ev.ChunkLanded(machine._step, 1, False, 0.0), now)
+        assert machine.lifecycle is expected
+
+
+def test_faults_far_apart_do_not_add_up() -> None:
+    machine = serving()
+    for fault in range(5):
+        now = 31.0 * fault
+        submit(machine, 5, 1, now)
+        machine.handle(ev.StepFailed(machine._step, "fault"), now)
+        machine.handle(ev.EngineReset(), now)
+    assert machine.lifecycle is Lifecycle.SERVING
+    assert machine.statistics().totals.engine_recoveries == 5
+
+
+def test_the_audit_finds_what_belongs_to_nobody() -> None:
+    machine = serving()
+    submit(machine, 5, 5)
+    machine.audit()
+    request = machine.requests.pop(1)
+    with pytest.raises(IllegalTransition, match="belongs to nobody"):
+        machine.audit()
+    machine.requests[1] = request
+    machine._in_flight = []
+    with pytest.raises(IllegalTransition, match="its step is not"):
+        machine.audit()
+    request.lane = None
+    with pytest.raises(IllegalTransition):
+        machine.audit()
+
+
+def test_tables_can_be_asked() -> None:
+    assert allows(LIFECYCLE, Lifecycle.PLANNING, LifeSignal.FITS)
+    assert not allows(LIFECYCLE, Lifecycle.STOPPED, LifeSignal.FITS)

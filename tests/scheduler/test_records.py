@@ -1,0 +1,55 @@
+"""Events and commands survive the way through a dictionary, and what is not one of them is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ninfer.config import SchedulerSettings
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler import events as ev
+from ninfer.scheduler.records import BadRecord, build, fields_of, from_record, to_record
+from ninfer.step import PageMapping
+
+MESSAGES = [
+    ev.Tick(),
+    ev.Arrived(3),
+    ev.RoundLanded(7, (ev.RowLanded(1, 1, False), ev.RowLanded(2, 1, True)), 0.25),
+    cmd.StartChunk(1, 2, 0, 64, 128, PageMapping(1, (4, 9)), True),
+    cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ())),)),
+    cmd.Finish(1, None, "stop_token"),
+    cmd.Finish(1, 2, "cancelled"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_round_trip(message: Any) -> None:
+    record = json.loads(json.dumps(to_record(message)))
+    assert record["type"] == type(message).__name__
+    assert from_record(record) == message
+
+
+def test_settings_survive_and_whole_numbers_may_stand_for_reals() -> None:
+    settings = SchedulerSettings(prefill_decode_ratio=2.0, drain_s=5.0)
+    record = json.loads(json.dumps(fields_of(settings)))
+    record["drain_s"] = 5
+    assert build(SchedulerSettings, record) == settings
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"type": "Nothing"},
+        {"type": "Arrived"},
+        {"type": "Arrived", "ticket": 1, "more": 2},
+        {"type": "Arrived", "ticket": "1"},
+        {"type": "Arrived", "ticket": True},
+        {"type": "RoundLanded", "step": 1, "rows": [{"request_id": 1}], "device_s": 0.1},
+    ],
+)
+def test_what_is_not_a_record_is_refused(record: dict[str, Any]) -> None:
+    with pytest.raises(BadRecord):
+        from_record(record)
