@@ -7,10 +7,11 @@ imported when it is chosen, so that inspecting and upgrading need nothing but th
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from ninfer.errors import ArtifactError
@@ -62,12 +63,21 @@ def _upgrade_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _upgrade(args: argparse.Namespace) -> int:
-    from ninfer.artifact.upgrade import known_version_1_files, upgrade, upgrade_in_place
+    from ninfer.artifact.upgrade import known_version_1_files, no_progress, upgrade, upgrade_in_place
+
+    def progress_bar(title: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        # The upgrade also runs where nothing is installed; then it is silent.
+        if importlib.util.find_spec("rich") is None:
+            return nullcontext(no_progress)
+        from ninfer.artifact.progress import progress_bar as rich_progress_bar
+
+        return rich_progress_bar(title)
 
     if args.in_place:
         if args.new is not None or args.chat_template is not None:
             args.usage_error("--in-place takes one file and no --chat-template")
-        changed = upgrade_in_place(args.old, known_version_1_files())
+        with progress_bar("checking the file") as progress:
+            changed = upgrade_in_place(args.old, known_version_1_files(), progress=progress)
         _print(f"{args.old}: {'is version 2 now' if changed else 'was version 2 already'}")
         return 0
     if args.new is None:
@@ -75,7 +85,8 @@ def _upgrade(args: argparse.Namespace) -> int:
     template = None if args.chat_template is None else args.chat_template.read_bytes()
     if template == b"":
         args.usage_error("the file of --chat-template is empty")
-    upgrade(args.old, args.new, chat_template=template)
+    with progress_bar("copying the payload") as progress:
+        upgrade(args.old, args.new, chat_template=template, progress=progress)
     _print(f"{args.new}: version 3 written")
     return 0
 

@@ -100,14 +100,14 @@ def inspect(path: str) -> Inspection:
 
 def labels(directory: Directory) -> tuple[str, str]:
     """(target, weights_id) of a version 3 artifact, for logs and file names (9.1)."""
-    name = (directory.metadata or {}).get("name") or directory.components["text"].config.get("model_type")
+    name = (directory.metadata or {}).get("name", directory.components["text"].config.get("model_type"))
     stored = {item.id: item for item in directory.objects}
     formats = set()
     for parameter, binding in directory.bindings.items():
         if parameter.startswith("text/"):
             formats |= {item.format for id in objects_of(binding) if isinstance(item := stored[id], TensorObject)}
     weights_id = next((label for label, members in _REPRESENTATIONS if formats & {*members}), "bf16")
-    return _slug(str(name)), weights_id
+    return _slug(name) if isinstance(name, str) else "unknown", weights_id
 
 
 def objects_of(binding: Binding) -> list[str]:

@@ -277,9 +277,11 @@ def decode(
         return _decode_direct(flat, entry, shape, (begin, end))
     values = np.empty((end - begin, shape[1]), np.float32)
     step = max(1, BLOCK_ELEMENTS // shape[1])
-    for row in range(begin, end, step):
-        stop = min(row + step, end)
-        _decode_rows(flat, entry, shape, (row, stop), values[row - begin : stop - begin])
+    # A loader does not check values: an illegal scale gives infinities and NaN, and no warning.
+    with np.errstate(all="ignore"):
+        for row in range(begin, end, step):
+            stop = min(row + step, end)
+            _decode_rows(flat, entry, shape, (row, stop), values[row - begin : stop - begin])
     return values
 
 

@@ -346,3 +346,11 @@ def test_decoding_another_number_of_bytes_is_refused(size: int) -> None:
     with pytest.raises(ArtifactError) as error:
         quantise.decode(bytes(size), "q4_g64_fp16", "row_split_k128_v1", (1, 8))
     assert error.value.code == "SIZE_MISMATCH"
+
+
+@pytest.mark.parametrize("format", [*GROUPED_FORMATS, "fp8_e4m3fn_row_bf16", "nvfp4"])
+def test_illegal_bytes_decode_without_a_warning(format: str) -> None:
+    layout, shape = default_layout(format), (128, 64)
+    size = encoded_size(format, layout, shape)
+    for byte in (0xFF, 0x7F, 0x80, 0x00):
+        assert quantise.decode(np.full(size, byte, np.uint8), format, layout, shape).shape == shape
