@@ -190,10 +190,14 @@ class Artifact:
             begin, end = max(offset, first), min(offset + n, first + record.payload_bytes)
             if begin < end:
                 start = (PART_HEADER_BYTES if index else self._entry_start) - first
-                view = memoryview(self._file(index).map)[start + begin : start + end]
-                if len(view) != end - begin:
-                    raise ArtifactError("SHORT_READ", self.path, f"{len(view)} of {end - begin} bytes at {begin}")
-                yield view
+                opened = self._file(index)
+                # Touching a mapped page that was cut off since would kill the process.
+                size = os.fstat(opened.file.fileno()).st_size
+                if size < start + end:
+                    raise ArtifactError(
+                        "SHORT_READ", self.path, f"{record.path or 'entry'} was cut to {size} bytes, need {start + end}"
+                    )
+                yield memoryview(opened.map)[start + begin : start + end]
             first += record.payload_bytes
 
     def object_bytes(self, id: str) -> memoryview:

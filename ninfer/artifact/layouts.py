@@ -18,7 +18,8 @@ Bytes = NDArray[np.uint8]
 Int8 = NDArray[np.int8]
 Words = NDArray[np.uint16]
 
-_PAIR_SHIFTS = np.array([0, 2, 4, 6], np.uint8)
+# The four two-bit lanes of every byte, as one little-endian word of four bytes.
+_PAIR_LANES = (np.arange(256)[:, None] >> np.array([0, 2, 4, 6]) & 3).astype(np.uint8).view("<u4").reshape(-1)
 
 
 def pack_codes(codes: Int8, format: Format) -> tuple[Bytes, Bytes | None]:
@@ -64,14 +65,17 @@ def unpack_codes(base: Bytes, high: Bytes | None, format: Format) -> Int8:
 
 
 def _pack_pairs(lanes: Bytes) -> Bytes:
-    """Four two-bit lanes per byte, the first in the lowest bits."""
-    four = lanes.reshape(*lanes.shape[:-1], -1, 4)
-    packed: Bytes = np.bitwise_or.reduce(four << _PAIR_SHIFTS, axis=-1)
+    """Four two-bit lanes per byte, the first in the lowest bits; lanes beyond 3 are not allowed."""
+    four: NDArray[np.uint32] = lanes.reshape(-1).view("<u4")
+    gathered = four | (four >> np.uint32(6)) | (four >> np.uint32(12)) | (four >> np.uint32(18))
+    packed: Bytes = gathered.astype(np.uint8)
     return packed
 
 
 def _unpack_pairs(packed: Bytes) -> Bytes:
-    return (packed[..., None] >> _PAIR_SHIFTS) & np.uint8(3)
+    """Inverse of :func:`_pack_pairs`, flat."""
+    lanes: Bytes = _PAIR_LANES[packed.reshape(-1)].view(np.uint8)
+    return lanes
 
 
 def _sign_extend(lanes: Bytes, bits: int) -> Int8:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,3 +349,12 @@ def test_an_old_file_is_refused_with_the_command_that_rewrites_it(tmp_path: Path
     path = write(folder, legacy_file(2, V2_JSON))
     command = f'ninfer-artifact upgrade "{path}" "{folder}/demo.v3.ninfer"'
     assert code_of(lambda: Artifact.open(path), "version 2", command) == "OLD_VERSION"
+
+
+def test_a_file_that_was_cut_meanwhile_is_a_short_read(tmp_path: Path) -> None:
+    path = write(tmp_path, v3_file(V3_JSON))
+    with Artifact.open(path) as artifact:
+        assert artifact.read(0, 3) == b"abc"
+        os.truncate(path, 4096 + 258)
+        assert artifact.read(0, 258) == PAYLOAD[:258]
+        assert code_of(lambda: artifact.read(257, 2), "entry") == "SHORT_READ"

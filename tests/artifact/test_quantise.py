@@ -354,3 +354,19 @@ def test_illegal_bytes_decode_without_a_warning(format: str) -> None:
     size = encoded_size(format, layout, shape)
     for byte in (0xFF, 0x7F, 0x80, 0x00):
         assert quantise.decode(np.full(size, byte, np.uint8), format, layout, shape).shape == shape
+
+
+def test_rounding_to_e4m3_agrees_with_the_table_of_values() -> None:
+    table = quantise.E4M3_VALUES[:127]
+    midpoints = (table[:-1] + table[1:]) / 2
+    edges = np.concatenate([table, midpoints]).astype(np.float32)
+    random = np.exp(np.random.default_rng(0).uniform(-12, 6.1, 20_000)).astype(np.float32)
+    magnitudes = np.concatenate(
+        [edges, np.nextafter(edges, np.float32(0)), np.nextafter(edges, np.float32(448)), random]
+    )
+    values = np.minimum(np.concatenate([magnitudes, -magnitudes]), np.float32(448))
+    values = np.maximum(values, np.float32(-448))
+    below = np.searchsorted(midpoints, np.abs(values), side="left")
+    above = np.searchsorted(midpoints, np.abs(values), side="right")
+    expected = np.where(below & 1, above, below) | np.where(np.signbit(values), 128, 0)
+    assert np.array_equal(quantise.round_e4m3(values), expected)
