@@ -64,6 +64,7 @@ class System:
         self.slots = SlotPersistenceActor()
         self.gateway = Gateway(self._mailbox, lambda: self.machine.lifecycle, self.machine.statistics)
         self._on_listen: Callable[[], None] = lambda: None
+        self._on_ready: Callable[[], None] = lambda: None
         self._tasks: TaskGroup | None = None
         self._timer: anyio.CancelScope | None = None
         self._engine: EngineLike | None = None
@@ -74,12 +75,13 @@ class System:
         """Ask for the drain; the process ends when it is through."""
         self._tell(ev.StopRequested())
 
-    async def run(self, on_listen: Callable[[], None]) -> int:
+    async def run(self, on_listen: Callable[[], None], on_ready: Callable[[], None] = lambda: None) -> int:
         """Plan, load, serve, drain; returns the exit status.
 
         on_listen   called when the early memory plan fits, before anything is loaded
+        on_ready    called when requests are served from now on
         """
-        self._on_listen = on_listen
+        self._on_listen, self._on_ready = on_listen, on_ready
         try:
             async with self._device, anyio.create_task_group() as tasks:
                 self._tasks = tasks
@@ -139,6 +141,7 @@ class System:
     def announce_ready(self) -> None:
         """Say that the server serves."""
         self.gateway.ready_at = self._unix_time()
+        self._on_ready()
 
     def reset_engine(self) -> None:
         """Bring the engine back to its empty state."""

@@ -1,0 +1,1 @@
+"""Measurements. Nothing here runs while the server serves."""
