@@ -71,7 +71,7 @@ def inspect(path: str) -> Inspection:
             identity = artifact.artifact_id
         name = directory.metadata.get("name") if directory.metadata is not None else None
         target, weights_id = labels(directory)
-        objects, owners = directory.objects, _owners(directory)
+        objects, components = directory.objects, component_shares(directory)
         files = tuple((record.path or Path(path).name, record.payload_bytes) for record in directory.files)
     else:
         with LegacyArtifact.open(path) as old:
@@ -79,7 +79,7 @@ def inspect(path: str) -> Inspection:
             files = ((Path(path).name, old.file_bytes - header.payload_offset),)
         identity, name, objects = None, listed.model_id, listed.objects
         target, weights_id = _slug(listed.model_id), listed.weights_id or "groupwise-int"
-        owners = _legacy_owners(listed)
+        components = _shares_by(objects, _legacy_owners(listed))
     tensors = [stored for stored in objects if isinstance(stored, TensorObject)]
     return Inspection(
         path=path,
@@ -93,9 +93,14 @@ def inspect(path: str) -> Inspection:
         objects=len(objects),
         resources={stored.id: stored.bytes for stored in objects if isinstance(stored, ResourceObject)},
         formats=_shares((stored.format, stored.bytes) for stored in tensors),
-        components=_shares((owners.get(stored.id, "unbound"), stored.bytes) for stored in tensors),
+        components=components,
         files=files,
     )
+
+
+def component_shares(directory: Directory) -> dict[str, Share]:
+    """Tensors and encoded bytes by component (9.4); `draft_head` is the proposal's, `unbound` is nobody's."""
+    return _shares_by(directory.objects, _owners(directory))
 
 
 def labels(directory: Directory) -> tuple[str, str]:
@@ -142,6 +147,11 @@ def _legacy_owners(directory: LegacyDirectory) -> dict[str, str]:
 def _component(parameter: str) -> str:
     component = parameter.partition("/")[0]
     return "draft_head" if component == "proposal" else component
+
+
+def _shares_by(objects: tuple[StoredObject, ...], owners: Mapping[str, str]) -> dict[str, Share]:
+    tensors = (stored for stored in objects if isinstance(stored, TensorObject))
+    return _shares((owners.get(stored.id, "unbound"), stored.bytes) for stored in tensors)
 
 
 def _shares(items: Iterable[tuple[str, int]]) -> dict[str, Share]:

@@ -260,7 +260,7 @@ def upgrade_in_place(path: str, known: Sequence[KnownFile], *, progress: Progres
         if _is_version_2(path, known):
             backup.unlink()
             return False
-        _overwrite(path, 0, backup.read_bytes())
+        _overwrite(path, 0, _checked_backup(backup, known))
         backup.unlink()
     if _is_version_2(path, known):
         return False
@@ -278,6 +278,16 @@ def upgrade_in_place(path: str, known: Sequence[KnownFile], *, progress: Progres
         raise ArtifactError("BAD_INVENTORY", path, f"the rewritten file does not read back; {backup} restores it")
     backup.unlink()
     return True
+
+
+def _checked_backup(backup: Path, known: Sequence[KnownFile]) -> bytes:
+    """The saved metadata region; raises ArtifactError BAD_INVENTORY if it is not that of a known file."""
+    content = backup.read_bytes()
+    for file in known:
+        expected = legacy_metadata(file.directory)
+        if len(content) == len(expected) and content.startswith(expected.rstrip(b"\0")):
+            return content
+    raise ArtifactError("BAD_INVENTORY", str(backup), "this is no backup of a known file; move it away to go on")
 
 
 def _is_version_2(path: str, known: Sequence[KnownFile]) -> bool:

@@ -59,6 +59,7 @@ class Coverage:
 
 class ArtifactWriter:
     """Writes one artifact; leaving the context without :meth:`publish` removes everything it created.
+    One thread at a time may use it.
 
     path            entry file, which must not exist, nor its continuations, nor `<path>.conversion.json`
     plan            directory without offsets; objects in physical order

@@ -11,7 +11,7 @@ import pytest
 from ninfer.artifact import published, upgrade, verify
 from ninfer.artifact.cli import main
 from ninfer.artifact.container import Artifact
-from ninfer.artifact.inspection import inspect, labels
+from ninfer.artifact.inspection import Share, component_shares, inspect, labels
 from ninfer.artifact.inventories import legacy_tensors
 from ninfer.artifact.legacy import legacy_metadata, place_legacy
 from ninfer.artifact.profiles import PROFILES
@@ -86,7 +86,23 @@ def test_labels_and_component_sizes_of_registered_models(index: int) -> None:
     profile = PROFILES[index]
     lengths = FRONTEND_BYTES[profile.target]
     old = place_legacy(2, profile.model_id, profile.weights_id, legacy_tensors(profile), lengths)
-    assert labels(upgraded_directory(old, profile)) == (profile.target, profile.weights_id)
+    directory = upgraded_directory(old, profile)
+    assert labels(directory) == (profile.target, profile.weights_id)
+    # Section 9.4.
+    text = {
+        "qwen3_6_27b": Share(771, 16_378_322_944),
+        "qwen3_8_27b": Share(771, 17_093_484_544),
+        "qwen3_6_27b_nvfp4": Share(954, 17_206_863_800),
+        "qwen3_8_27b_nvfp4": Share(771, 20_375_587_712),
+    }
+    drafts = {"dflash2": Share(66, 2_226_792_960)} if profile.components.drafts else {}
+    assert component_shares(directory) == {
+        "text": text[profile.recipe],
+        "draft_head": Share(2, 357_040_128),
+        "mtp": Share(12, 451_267_584),
+        "vision": Share(333, 295_711_648),
+        **drafts,
+    }
 
 
 def test_inspect_reads_no_payload(tmp_path: Path) -> None:

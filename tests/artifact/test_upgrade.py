@@ -345,6 +345,19 @@ def test_a_file_that_is_not_the_published_one_stays_as_it_is(tmp_path: Path, cha
     assert os.listdir(tmp_path) == ["old.ninfer"]
 
 
+@pytest.mark.parametrize("backup", [b"", b"NINFER", bytes(176_128)])
+def test_a_backup_of_something_else_is_not_written_into_the_file(tmp_path: Path, backup: bytes) -> None:
+    _, path, _ = write_old(tmp_path, "qwen3_6_27b", 1)
+    content = path.read_bytes()
+    saved = Path(f"{path}{up.BACKUP_SUFFIX}")
+    saved.write_bytes(backup)
+    with pytest.raises(ArtifactError) as error:
+        up.upgrade_in_place(str(path), [known_file()])
+    assert (error.value.code, error.value.path) == ("BAD_INVENTORY", str(saved))
+    assert path.read_bytes() == content
+    assert saved.read_bytes() == backup
+
+
 def test_an_unknown_version_2_file_is_refused_in_place(tmp_path: Path) -> None:
     _, path, _ = write_old(tmp_path, "qwen3_6_35b_a3b", 2)
     with pytest.raises(ArtifactError) as error:
