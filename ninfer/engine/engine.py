@@ -187,13 +187,15 @@ class Engine:
     def _map(self, number: int, mapping: PageMapping, end: int) -> None:
         """Append pages to a lane's table and see that positions below `end` have one."""
         lane = self._lanes[number]
+        assert end <= self._settings.max_context_tokens, f"position {end - 1} beyond the longest sequence"
         if mapping.pages:
             assert mapping.first == len(lane.pages), f"mapping at {mapping.first}, table has {len(lane.pages)}"
             assert all(0 <= page < self._memory.pages for page in mapping.pages), "a page outside the pool"
+            room = self._arenas.cache.tables.shape[1]
+            assert len(lane.pages) + len(mapping.pages) <= room, f"a table has room for {room} pages"
             lane.pages.extend(mapping.pages)
             added = torch.tensor(mapping.pages, dtype=torch.int32, device=self._device)
             self._arenas.cache.tables[number, mapping.first : len(lane.pages)] = added
-        assert end <= self._settings.max_context_tokens, f"position {end - 1} beyond the longest sequence"
         assert pages_for(end) <= len(lane.pages), f"position {end - 1} has no page"
 
     def _pages(self, number: int, end: int) -> Tensor:
