@@ -1,0 +1,1 @@
+"""Seeded generators of conversations and text, for training and for held-out cases."""

@@ -1,0 +1,1 @@
+"""Training of the embedded model: corpus, tokenizer, network, optimiser, export."""
