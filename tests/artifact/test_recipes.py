@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from ninfer.artifact.recipes import RECIPE_NAMES, recipe_for
 from tests.artifact.test_parameters import dense_components, moe_components
 
 
+@functools.cache
 def formats(recipe: str, *, moe: bool = False, dflash2: bool = False) -> dict[str, str]:
     components = moe_components() if moe else dense_components(dflash2=dflash2)
     chosen = recipe_for(recipe, moe=moe)

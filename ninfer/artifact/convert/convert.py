@@ -107,7 +107,9 @@ def _prepare(conversion: Conversion) -> _Prepared:
             f"recipe {recipe.name} imports a quantised checkpoint, not implemented",
         )
     registered = REGISTERED.get(conversion.recipe)
-    if registered is not None and registered.components.text != source.text:
+    if registered is not None and (
+        registered.components.text != source.text or components.vision not in (None, registered.components.vision)
+    ):
         detail = f"dimensions are not those of {registered.name}; use recipe generic_int"
         raise bad_source(conversion.model / "config.json", detail)
 

@@ -18,6 +18,7 @@ from ninfer.artifact.container import Artifact
 from ninfer.artifact.convert.convert import Conversion, convert
 from ninfer.artifact.frontend import small_frontend
 from ninfer.artifact.parameters import Components, logical_parameters
+from ninfer.artifact.registered import REGISTERED
 from ninfer.artifact.tiny import tiny_components
 from ninfer.artifact.verify import verify
 from ninfer.errors import ArtifactError
@@ -218,3 +219,21 @@ def test_token_ids_of_the_real_vocabulary_are_checked(tmp_path: Path) -> None:
     edit_json(tmp_path / "m/config.json", lambda c: {**c, "text_config": {**c["text_config"], "vocab_size": 248320}})
     with pytest.raises(ArtifactError, match="image_token_id is 7, expected 248056"):
         convert(Conversion(tmp_path / "m", "direct", tmp_path / "n.ninfer"))
+
+
+@pytest.mark.parametrize(("depth", "message"), [(26, "use recipe generic_int"), (27, "has shape")])
+def test_registered_recipes_want_the_registered_tower(depth: int, message: str, tmp_path: Path) -> None:
+    registered = REGISTERED["qwen3_8_27b"].components
+    assert registered.vision is not None
+    directory = tmp_path / "m"
+    directory.mkdir()
+    save_file({"model.language_model.embed_tokens.weight": torch.zeros(1)}, directory / "model.safetensors")
+    config = {
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "text_config": registered.text.to_json(),
+        "vision_config": {**registered.vision.to_json(), "depth": depth},
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArtifactError, match=message):
+        convert(Conversion(directory, "qwen3_8_27b", tmp_path / "m.ninfer"))
