@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ninfer.errors import ArtifactError
+from ninfer.artifact.config_fields import ConfigFields
 
 FULL_ATTENTION = "full_attention"
 LINEAR_ATTENTION = "linear_attention"
@@ -22,8 +22,6 @@ MODEL_TYPES = {DENSE_ARCHITECTURE: "qwen3_5_text", MOE_ARCHITECTURE: "qwen3_5_mo
 MTP_ARCHITECTURES = {DENSE_ARCHITECTURE: "Qwen3_5MTP", MOE_ARCHITECTURE: "Qwen3_5MoeMTP"}
 VISION_MODEL_TYPES = {DENSE_ARCHITECTURE: "qwen3_5_vision", MOE_ARCHITECTURE: "qwen3_5_moe_vision"}
 DRAFT_ARCHITECTURES = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
-
-_U32_MAX = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,7 @@ def interleaved_sections(pairs: int, section: Sequence[int]) -> tuple[int, int, 
 
 def parse_text_config(config: Mapping[str, object], path: str, *, with_mtp: bool = False) -> TextConfig:
     """Read the config of component ``text``; `with_mtp` demands the attention keys even if no layer attends."""
-    fields = _Fields(config, path, "text")
+    fields = ConfigFields(config, path, "text")
     architecture = fields.architecture(tuple(MODEL_TYPES))
     model_type = fields.choice("model_type", (MODEL_TYPES[architecture],))
     layers = fields.integer("num_hidden_layers")
@@ -314,7 +312,7 @@ def parse_text_config(config: Mapping[str, object], path: str, *, with_mtp: bool
 
 def parse_mtp_config(config: Mapping[str, object], path: str, text: TextConfig) -> MtpConfig:
     """Read the config of component ``mtp``, whose architecture must match the text family."""
-    fields = _Fields(config, path, "mtp")
+    fields = ConfigFields(config, path, "mtp")
     architecture = fields.architecture((MTP_ARCHITECTURES[text.architectures[0]],))
     fields.close()
     return MtpConfig(architecture)
@@ -322,7 +320,7 @@ def parse_mtp_config(config: Mapping[str, object], path: str, text: TextConfig) 
 
 def parse_vision_config(config: Mapping[str, object], path: str, text: TextConfig) -> VisionConfig:
     """Read the config of component ``vision``."""
-    fields = _Fields(config, path, "vision")
+    fields = ConfigFields(config, path, "vision")
     vision = VisionConfig(
         model_type=fields.choice("model_type", (VISION_MODEL_TYPES[text.architectures[0]],)),
         depth=fields.integer("depth"),
@@ -345,7 +343,7 @@ def parse_vision_config(config: Mapping[str, object], path: str, text: TextConfi
 
 def parse_draft_config(config: Mapping[str, object], path: str, component: str, text: TextConfig) -> DraftConfig:
     """Read the config of component ``dflash`` or ``dflash2``."""
-    fields = _Fields(config, path, component)
+    fields = ConfigFields(config, path, component)
     architecture = fields.architecture((DRAFT_ARCHITECTURES[component],))
     layer_types = fields.layer_types(fields.integer("num_hidden_layers"), (FULL_ATTENTION, SLIDING_ATTENTION))
     heads, kv_heads = fields.grouped_heads("num_attention_heads", "num_key_value_heads")
@@ -389,7 +387,7 @@ def parse_draft_config(config: Mapping[str, object], path: str, component: str, 
     return parsed
 
 
-def _check_rotary(fields: _Fields, head_dim: int, factor: float, section: tuple[int, ...]) -> None:
+def _check_rotary(fields: ConfigFields, head_dim: int, factor: float, section: tuple[int, ...]) -> None:
     # A factor above one could overflow the product before it is judged.
     rotary = int(head_dim * min(factor, 2.0))
     if rotary <= 0 or rotary % 2 or rotary > head_dim:
@@ -399,98 +397,3 @@ def _check_rotary(fields: _Fields, head_dim: int, factor: float, section: tuple[
     counts = interleaved_sections(rotary // 2, section)
     if counts != section:
         raise fields.bad(f"mrope_section {list(section)} differs from its interleaved counts {list(counts)}")
-
-
-class _Fields:
-    """Takes members out of one JSON object, checking each, and knows at the end which were never asked for."""
-
-    def __init__(self, source: object, path: str, where: str) -> None:
-        self._path = path
-        self._where = where
-        if not isinstance(source, Mapping):
-            raise self.bad(f"expected an object, found {type(source).__name__}")
-        self._source = source
-        self._taken: set[str] = set()
-
-    def bad(self, detail: str) -> ArtifactError:
-        return ArtifactError("BAD_CONFIG", self._path, f"{self._where} config: {detail}")
-
-    def has(self, key: str) -> bool:
-        return key in self._source
-
-    def take(self, key: str) -> object:
-        if key not in self._source:
-            raise self.bad(f"{key} is missing")
-        self._taken.add(key)
-        return self._source[key]
-
-    def close(self) -> None:
-        if unknown := sorted(set(self._source) - self._taken):
-            raise self.bad(f"unknown key {', '.join(unknown)}")
-
-    def integer(self, key: str, minimum: int = 1) -> int:
-        return self._integer(key, self.take(key), minimum)
-
-    def integers(self, key: str, minimum: int = 1) -> tuple[int, ...]:
-        return tuple(self._integer(key, item, minimum) for item in self._array(key))
-
-    def real(self, key: str) -> float:
-        value = self.take(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.bad(f"{key} must be a real number, found {value!r}")
-        if not (0 < value < math.inf):
-            raise self.bad(f"{key} must be positive and finite, found {value!r}")
-        try:
-            return float(value)
-        except OverflowError:
-            raise self.bad(f"{key} must be positive and finite, found {value!r}") from None
-
-    def boolean(self, key: str) -> bool:
-        value = self.take(key)
-        if not isinstance(value, bool):
-            raise self.bad(f"{key} must be true or false, found {value!r}")
-        return value
-
-    def choice(self, key: str, allowed: Sequence[str]) -> str:
-        value = self.take(key)
-        if not isinstance(value, str) or value not in allowed:
-            raise self.bad(f"{key} must be {' or '.join(allowed)}, found {value!r}")
-        return value
-
-    def architecture(self, allowed: Sequence[str]) -> str:
-        names = self._array("architectures")
-        if len(names) != 1 or not isinstance(names[0], str) or names[0] not in allowed:
-            raise self.bad(f"architectures must hold exactly one of {', '.join(allowed)}, found {names!r}")
-        return names[0]
-
-    def layer_types(self, layers: int, allowed: Sequence[str]) -> tuple[str, ...]:
-        kinds = self._array("layer_types")
-        if len(kinds) != layers:
-            raise self.bad(f"layer_types has {len(kinds)} entries for {layers} layers")
-        for kind in kinds:
-            if not isinstance(kind, str) or kind not in allowed:
-                raise self.bad(f"layer_types must hold {' or '.join(allowed)}, found {kind!r}")
-        return tuple(str(kind) for kind in kinds)
-
-    def grouped_heads(self, many: str, few: str) -> tuple[int, int]:
-        """Two head counts, the first divisible by the second."""
-        larger, smaller = self.integer(many), self.integer(few)
-        if larger % smaller:
-            raise self.bad(f"{many} {larger} is not divisible by {few} {smaller}")
-        return larger, smaller
-
-    def nested(self, key: str) -> _Fields:
-        return _Fields(self.take(key), self._path, f"{self._where}.{key}")
-
-    def _array(self, key: str) -> list[object]:
-        value = self.take(key)
-        if not isinstance(value, list | tuple):
-            raise self.bad(f"{key} must be an array, found {value!r}")
-        return list(value)
-
-    def _integer(self, key: str, value: object, minimum: int) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.bad(f"{key} must be an integer, found {value!r}")
-        if not minimum <= value <= _U32_MAX:
-            raise self.bad(f"{key} must lie in [{minimum}, {_U32_MAX}], found {value}")
-        return value
