@@ -133,6 +133,7 @@ class Scheduler:
         before = self.lifecycle
         self._move_life(LifeSignal.STOP)
         if self.lifecycle is Lifecycle.STOPPED and before is not Lifecycle.STOPPED:
+            self._give_up_at = None
             self._out.append(cmd.Exit(0, ""))
         elif self.lifecycle is Lifecycle.DRAINING and before is Lifecycle.SERVING:
             self._give_up_at = self._now + self.settings.drain_s
@@ -342,12 +343,11 @@ class Scheduler:
         self._give_up_at = None
         if self.lifecycle is Lifecycle.FAILED:
             self._out.append(cmd.Exit(LATCHED_EXIT_STATUS, self._latch_message))
-        elif self.lifecycle is Lifecycle.DRAINING:
-            if all(request.state in ENDED for request in self.requests.values()):
-                self._stop()
-            else:
-                self._fail_all(lambda request: request.state not in ENDED, "service_unavailable")
-                self._give_up_at = self._now + LAST_WORDS_S
+        elif all(request.state in ENDED for request in self.requests.values()):
+            self._stop()
+        else:
+            self._fail_all(lambda request: request.state not in ENDED, "service_unavailable")
+            self._give_up_at = self._now + LAST_WORDS_S
 
     def _stop(self) -> None:
         self._give_up_at = None
@@ -436,7 +436,8 @@ class Scheduler:
 
     def _lane_view(self, lane: int) -> LaneView:
         request = next((r for r in self.requests.values() if r.lane == lane), None)
-        return LaneView(lane, self.lanes[lane].name, request.id if request else None, request.prompt if request else 0)
+        state = self.lanes[lane].name
+        return LaneView(lane, state, None, 0) if request is None else LaneView(lane, state, request.id, request.prompt)
 
     def audit(self) -> None:
         """Raise unless every lane, page and unit of capacity is accounted for; for tests and after faults."""

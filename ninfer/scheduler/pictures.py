@@ -48,5 +48,5 @@ def document() -> str:
     return "\n".join(parts)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no cover
     sys.stdout.write(document())

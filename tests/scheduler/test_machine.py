@@ -9,7 +9,7 @@ from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
-from ninfer.scheduler.transitions import LIFECYCLE, Lifecycle, LifeSignal, allows
+from ninfer.scheduler.transitions import LIFECYCLE, LaneState, Lifecycle, LifeSignal, allows
 from ninfer.step import PageMapping
 
 
@@ -169,9 +169,52 @@ def test_the_audit_finds_what_belongs_to_nobody() -> None:
     machine._in_flight = []
     with pytest.raises(IllegalTransition, match="its step is not"):
         machine.audit()
+    machine.lanes[0] = LaneState.EMPTY
+    machine.pages.release(1)
     request.lane = None
-    with pytest.raises(IllegalTransition):
+    with pytest.raises(IllegalTransition, match="with lane None"):
         machine.audit()
+
+
+def test_news_of_a_request_that_is_gone_changes_nothing() -> None:
+    machine = serving()
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Released(1), 0.0)
+    for late in (ev.Prepared(1, 5, 5), ev.PreparationFailed(1), ev.StopStringFound(1), ev.Released(1)):
+        assert machine.handle(late, 1.0) == []
+
+
+def test_a_drain_waits_for_last_words_and_then_no_longer() -> None:
+    machine = serving(drain_s=1.0)
+    submit(machine, 5, 500)
+    machine.handle(ev.StopRequested(), 10.0)
+    assert cmd.Fail(1, 0, "service_unavailable") in machine.handle(ev.Tick(), 11.0)
+    assert machine.handle(ev.Tick(), 12.0) == [cmd.WakeAt(13.0)]
+    assert machine.handle(ev.Tick(), 13.0) == [cmd.Exit(0, "")]
+
+
+def test_a_stop_after_the_latch_ends_the_process_without_waiting() -> None:
+    machine = serving()
+    submit(machine, 5, 5)
+    machine.handle(ev.StepFailed(1, "fault"), 1.0)
+    machine.handle(ev.EngineLost("lost"), 1.0)
+    assert machine.handle(ev.StopRequested(), 2.0) == [cmd.Exit(0, "")]
+    assert machine.handle(ev.Tick(), 60.0) == []
+
+
+def test_an_engine_that_is_lost_ends_the_process_with_its_own_status() -> None:
+    machine = serving()
+    submit(machine, 5, 5)
+    machine.handle(ev.StepFailed(1, "fault"), 1.0)
+    assert cmd.WakeAt(6.0) in machine.handle(ev.EngineLost("lost"), 1.0)
+    assert machine.handle(ev.Tick(), 6.0) == [cmd.Exit(3, "lost")]
+
+
+def test_a_plan_that_does_not_fit_ends_the_start_with_its_own_message() -> None:
+    machine = Scheduler(SchedulerSettings())
+    assert machine.handle(ev.PlanMade(3, 2, "too large"), 0.0) == [cmd.Exit(1, "too large")]
+    machine = Scheduler(SchedulerSettings())
+    assert machine.handle(ev.StartFailed("damaged"), 0.0) == [cmd.Exit(1, "damaged")]
 
 
 def test_tables_can_be_asked() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -12,6 +14,20 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.records import BadRecord, build, fields_of, from_record, to_record
 from ninfer.step import PageMapping
+
+
+class Colour(Enum):
+    RED = 1
+
+
+@dataclass(frozen=True)
+class Painted:
+    colour: Colour
+
+
+def test_enums_are_written_by_name() -> None:
+    assert fields_of(Painted(Colour.RED)) == {"colour": "RED"}
+
 
 MESSAGES = [
     ev.Tick(),
