@@ -12,6 +12,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from ninfer.artifact.directory import (
@@ -235,6 +236,7 @@ class KnownFile:
         return replace(self.directory, version=2, weights_id=V1_WEIGHTS_ID)
 
 
+@cache
 def known_version_1_files() -> tuple[KnownFile, ...]:
     """The two published version 1 files."""
     files = []
