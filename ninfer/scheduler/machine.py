@@ -315,11 +315,12 @@ class Scheduler:
 
     def _latch(self, message: str) -> None:
         self.device = after(DEVICE, self.device, DeviceSignal.LOSS)
+        # Whoever asked for a stop gets it, also from an engine that may otherwise stay latched for inspection.
+        ends = self.settings.exit_on_failure or self.lifecycle is Lifecycle.DRAINING
         self._move_life(LifeSignal.BROKEN)
         self._fail_all(lambda request: True, "service_unavailable")
         self._latch_message = message
-        if self.settings.exit_on_failure:
-            self._give_up_at = self._now + LATCHED_EXIT_S
+        self._give_up_at = self._now + LATCHED_EXIT_S if ends else None
 
     # --- what comes next -------------------------------------------------------------------------------------------
 

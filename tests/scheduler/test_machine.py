@@ -220,3 +220,14 @@ def test_a_plan_that_does_not_fit_ends_the_start_with_its_own_message() -> None:
 def test_tables_can_be_asked() -> None:
     assert allows(LIFECYCLE, Lifecycle.PLANNING, LifeSignal.FITS)
     assert not allows(LIFECYCLE, Lifecycle.STOPPED, LifeSignal.FITS)
+
+
+def test_an_engine_lost_while_draining_ends_the_process_even_if_it_should_stay() -> None:
+    for stop in (False, True):
+        machine = serving(exit_on_failure=False)
+        submit(machine, 5, 5)
+        if stop:
+            machine.handle(ev.StopRequested(), 0.5)
+        machine.handle(ev.StepFailed(1, "fault"), 1.0)
+        machine.handle(ev.EngineLost("lost"), 1.0)
+        assert machine.handle(ev.Tick(), 100.0) == ([cmd.Exit(3, "lost")] if stop else [])

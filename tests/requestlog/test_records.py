@@ -1,0 +1,128 @@
+"""Records of the request log: the members the contract lists, and arithmetic that survives restarts of counters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from ninfer.actors.messages import Finished, Usage
+from ninfer.requestlog import records
+from ninfer.requestlog.records import PreparedFacts, RequestFacts
+from ninfer.scheduler.statistics import SchedulerStatistics, Totals
+from ninfer.types import FinishReason, Sampling
+
+FACTS = RequestFacts(
+    request_id=7,
+    x_request_id="req_a_1",
+    protocol="openai_chat_completions",
+    model="m",
+    stream=True,
+    message_count=2,
+    media_item_count=0,
+    requested_output_tokens=5,
+    requested_output_tokens_source="client",
+    tool_count=0,
+    tool_choice="auto",
+    has_tool_history=False,
+    requested_reasoning_effort=None,
+    preserve_thinking=None,
+    prompt_cache_key=None,
+)
+PREPARED = PreparedFacts(True, Sampling(1.0, 20, 0.95, 0.0, 0.0, 0.0, 3), 0.5)
+COMMON = {
+    *("request_id", "x_request_id", "protocol", "model", "stream", "message_count", "media_item_count"),
+    *("requested_output_tokens", "requested_output_tokens_source", "tool_count", "tool_choice", "has_tool_history"),
+    *("requested_reasoning_effort", "preserve_thinking", "preserve_thinking_semantic_change"),
+    *("prompt_cache_key_digest", "graft", "constraint_kind"),
+}
+IDLE = SchedulerStatistics(
+    lifecycle="SERVING",
+    preparing=0,
+    waiting=0,
+    running=0,
+    prefilling=0,
+    decode_ready=0,
+    pages=8,
+    pages_available=8,
+    lanes=(),
+    totals=Totals().frozen(),
+)
+
+
+@pytest.mark.parametrize(
+    ("ids", "digest"),
+    [
+        ([], "14650fb0739d0383"),
+        ([0], "315446a086a23133"),
+        ([1], "91599a98306c74a2"),
+        ([1, 2, 3], "6fdedb25bbb27e53"),
+        ([248045, 872, 198], "92c11010dd6b1992"),
+        (list(range(64)), "d8c9ecce2df5b983"),
+    ],
+)
+def test_the_digest_has_the_published_values(ids: list[int], digest: str) -> None:
+    assert records.digest_of(b"".join(n.to_bytes(4, "little", signed=True) for n in ids)) == digest
+
+
+def test_the_request_object_has_the_listed_members() -> None:
+    assert set(records.request_object(FACTS, None)) == COMMON
+    whole = records.request_object(FACTS, PREPARED)
+    assert set(whole) == COMMON | {"enable_thinking", "thinking_budget", "sampling"}
+    assert whole["prompt_cache_key_digest"] == ""
+    keyed = records.request_object(replace(FACTS, prompt_cache_key="k"), None)
+    assert keyed["prompt_cache_key_digest"] == records.digest_of(b"k")
+
+
+def test_a_finished_request() -> None:
+    finished = Finished(FinishReason.STOP_STRING, Usage(10, 4, 6, 2), 3, 101.0, 102.0, 104.0)
+    record = cast("dict[str, Any]", records.request_done(FACTS, PREPARED, finished, 100.0, 105.0))
+    assert record["result"]["finish_reason"] == "stop_string"
+    assert record["result"]["computed_prefill_tokens"] == 6
+    assert record["result"]["prefix_reuse_path"] == "append_frontier"
+    assert record["result"]["id_slot"] == 3
+    assert record["timings_seconds"] == {
+        "prepare": 0.5,
+        "ttft": 2.0,
+        "vision": 0.0,
+        "queue": 0.5,
+        "restore": 0.0,
+        "prefill": 1.0,
+        "decode": 2.0,
+        "total": 5.0,
+    }
+
+
+def test_a_request_without_a_token_has_no_times() -> None:
+    finished = Finished(FinishReason.OUTPUT_LIMIT, Usage(10, 0, 0, 0), 0, 101.0, None, None)
+    record = cast("dict[str, Any]", records.request_done(FACTS, PREPARED, finished, 100.0, 105.0))
+    assert record["timings_seconds"]["ttft"] == record["timings_seconds"]["decode"] == 0.0
+    assert record["result"]["prefix_reuse_path"] == "full_reset"
+
+
+def test_throughput_is_a_difference() -> None:
+    before = Totals(prefill_tokens=100, decode_tokens=50, rounds=10, row_rounds=20, admitted=3, queue_s=1.0)
+    after = Totals(prefill_tokens=300, decode_tokens=150, rounds=30, row_rounds=70, admitted=5, queue_s=1.5)
+    old, new = (replace(IDLE, totals=totals.frozen()) for totals in (before, after))
+    record = cast("dict[str, Any]", records.throughput(old, new, 2.0))
+    assert record["tokens"] == {"computed_prefill": 200, "committed_decode": 100}
+    assert record["throughput_tokens_per_second"] == {"prefill": 100.0, "decode": 50.0}
+    assert record["decode_batch"] == {"rounds": 20, "row_rounds": 50, "average_size": 2.5}
+    assert record["scheduler"]["delta_admitted_requests"] == 2
+    assert record["scheduler"]["delta_queue_seconds"] == 0.5
+    restarted = cast("dict[str, Any]", records.throughput(new, old, 1.0))
+    assert restarted["tokens"] == {"computed_prefill": 100, "committed_decode": 50}
+    line = records.throughput_line(record)
+    assert line == (
+        "throughput interval=2.0s prefill=100.0tok/s decode=50.0tok/s running=0 prefilling=0 decode_ready=0 "
+        "waiting=0 avg_decode_batch=2.50"
+    )
+
+
+def test_idleness() -> None:
+    assert records.is_idle(IDLE, IDLE)
+    assert not records.is_idle(IDLE, replace(IDLE, running=1))
+    assert not records.is_idle(IDLE, replace(IDLE, totals=Totals(rounds=1).frozen()))
+    nothing = cast("dict[str, Any]", records.throughput(IDLE, IDLE, 1.0))
+    assert nothing["decode_batch"]["average_size"] is None

@@ -1,0 +1,152 @@
+"""The command line: every value checked, every absent part named as such, no key ever shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ninfer.config import GIB, MIB, Settings
+from ninfer.options import (
+    OPTIONS,
+    TO_COME,
+    HelpRequested,
+    OptionError,
+    VersionRequested,
+    cautions,
+    parse,
+    redacted,
+    usage,
+)
+
+
+def test_nothing_given_is_the_documented_defaults() -> None:
+    settings = parse([])
+    assert settings.default_artifact
+    assert settings == Settings(artifact=Path(), default_artifact=True)
+
+
+def test_values_reach_the_tree() -> None:
+    settings = parse(
+        """m.ninfer --host ::1 --port=9000 --api-key k --tls-cert c --tls-key k2 --cors --model-id a/b
+        --max-request-mib 2 --max-context 1000 --kv-capacity 3000 --max-concurrency 4 --max-pending-requests 5
+        --pending-timeout-ms 1500 --prefill-chunk 256 --max-inter-token-ms 0 --prefill-decode-ratio 0.5
+        --device-memory-limit 3GiB --kv-headroom-mib 7 --deterministic --no-cuda-graph --no-exit-on-engine-failure
+        --kv-dtype fp32 --chat-template t --default-max-tokens auto --max-output-tokens 9 --no-thinking
+        --preserve-thinking --greedy --reasoning-effort max --temperature 0.5 --top-p 0.25 --top-k 40 --min-p 0.125
+        --presence-penalty=-1 --frequency-penalty 2 --seed 18446744073709551615 --request-log-jsonl r
+        --request-log-max-mib 3 --request-log-keep 0 --log-stats-interval-ms 0 --log-level off --event-log e
+        --log-content""".split()  # noqa: SIM905
+    )
+    assert (settings.artifact, settings.default_artifact) == (Path("m.ninfer"), False)
+    http = settings.http
+    assert (http.host, http.port, http.api_key, http.cors, http.model_id) == ("::1", 9000, "k", True, "a/b")
+    assert (http.tls_cert, http.tls_key, http.max_request_bytes) == (Path("c"), Path("k2"), 2 * MIB)
+    engine = settings.engine
+    assert (engine.max_context_tokens, engine.kv_capacity_tokens, engine.lanes) == (1000, 3008, 4)
+    assert (engine.prefill_chunk_tokens, engine.kv_dtype, engine.device) == (256, "fp32", "cpu")
+    assert (engine.device_memory_limit_bytes, engine.kv_headroom_bytes) == (3 * GIB, 7 * MIB)
+    scheduler = settings.scheduler
+    assert (scheduler.lanes, scheduler.max_context_tokens, scheduler.prefill_chunk_tokens) == (4, 1000, 256)
+    assert (scheduler.max_pending, scheduler.pending_timeout_s, scheduler.max_inter_token_s) == (5, 1.5, 0.0)
+    assert (scheduler.prefill_decode_ratio, scheduler.exit_on_failure) == (0.5, False)
+    generation = settings.generation
+    assert (generation.default_max_tokens, generation.max_output_tokens) == (None, 9)
+    assert (generation.thinking, generation.preserve_thinking, generation.greedy) == (False, True, True)
+    assert (generation.reasoning_effort, generation.temperature, generation.top_p) == ("max", 0.5, 0.25)
+    assert (generation.top_k, generation.min_p, generation.presence_penalty) == (20, 0.125, -1.0)
+    assert (generation.frequency_penalty, generation.seed) == (2.0, 2**64 - 1)
+    log = settings.log
+    assert (log.request_log, log.request_log_max_bytes, log.request_log_keep) == (Path("r"), 3 * MIB, 0)
+    assert (log.stats_interval_s, log.level, log.event_log, log.log_content) == (0.0, "off", Path("e"), True)
+    assert settings.chat_template == Path("t")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--nonsense", "unknown option '--nonsense'"),
+        ("--ho", "unknown option '--ho'"),
+        ("-p 1", "unknown option '-p'"),
+        ("a b", "unexpected argument 'b'"),
+        ("--port", "--port needs a value"),
+        ("--port 0", "--port '0' must be in 1..65535"),
+        ("--port 65536", "must be in 1..65535"),
+        ("--port 8_0", "must be an integer"),
+        ("--port 0x50", "must be an integer"),
+        ("--port=", "must be an integer"),
+        ("--cors=yes", "--cors takes no value"),
+        ("--host=", "must not be empty"),
+        ("--temperature nan", "must be in [0,2]"),
+        ("--temperature hot", "must be a number"),
+        ("--top-p 1.5", "must be in [0,1]"),
+        ("--prefill-chunk 100", "multiple of 128"),
+        ("--prefill-decode-ratio 0", "must be above 0"),
+        ("--max-concurrency 9", "must be in 1..8"),
+        ("--max-context 262145", "must be in 1..262144"),
+        ("--kv-capacity 100", "less than --max-context 8192"),
+        ("--kv-capacity 9000", "more than 1 lane(s)"),
+        ("--max-context 64 --max-concurrency 2", "less than one page"),
+        ("--kv-dtype int8", "int8 is not built into this version"),
+        ("--kv-dtype int7", "must be one of bf16, fp32"),
+        ("--device-memory-limit 3GB", "must be a number of bytes"),
+        ("--device gpu", "must be an integer"),
+        ("--seed -1", "must be in 0..18446744073709551615"),
+        ("--reasoning-effort none", "must be one of minimal"),
+        ("--tls-cert a", "need each other"),
+        ("--tls-key a", "need each other"),
+        ("--log-content", "needs --event-log"),
+        ("--host-kv-cache 1", "--host-kv-cache-mib"),
+        ("--log-level loud", "must be one of trace"),
+    ],
+)
+def test_wrong_lines_are_refused_with_the_reason(line: str, says: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse(line.split())
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(TO_COME))
+def test_parts_to_come_are_named_as_such(name: str) -> None:
+    with pytest.raises(OptionError, match="not built into this version of NInfer yet"):
+        parse([name, "1"])
+    assert name not in OPTIONS
+
+
+def test_help_and_version() -> None:
+    with pytest.raises(HelpRequested):
+        parse(["-h"])
+    with pytest.raises(HelpRequested):
+        parse(["--help"])
+    with pytest.raises(VersionRequested):
+        parse(["--version"])
+    assert all(f"  {name}" in usage() for name in OPTIONS)
+
+
+def test_a_device_is_a_number_or_the_processor() -> None:
+    assert parse(["--device", "cpu"]).engine.device == "cpu"
+    assert parse(["--device", "3"]).engine.device == "cuda:3"
+
+
+def test_automatic_capacity_and_page_rounding() -> None:
+    assert parse(["--kv-capacity", "auto"]).engine.kv_capacity_tokens is None
+    assert parse(["--max-context", "100"]).engine.kv_capacity_tokens == 128
+    assert parse(["--max-context=100", "--max-concurrency=2"]).engine.kv_capacity_tokens == 128
+
+
+def test_the_key_is_never_shown() -> None:
+    assert redacted(["--api-key", "s3cret", "--api-key=s3cret"]) == (
+        "--api-key",
+        "<redacted>",
+        "--api-key=<redacted>",
+    )
+    assert "s3cret" not in " ".join(parse(["--api-key=s3cret"]).argv)
+
+
+def test_an_open_door_is_pointed_out() -> None:
+    assert cautions(parse([])) == []
+    for host in ("localhost", "127.3.2.1", "::1"):
+        assert cautions(parse(["--host", host])) == []
+    assert "no --api-key" in cautions(parse(["--host", "0.0.0.0"]))[0]
+    assert "no --api-key" in cautions(parse(["--host", "server.example"]))[0]
+    assert cautions(parse(["--host", "0.0.0.0", "--api-key", "k"])) == []
