@@ -22,10 +22,10 @@ from ninfer.artifact.directory import (
     StoredObject,
     TensorObject,
     check_object,
-    parse_directory,
 )
 from ninfer.artifact.formats import PAYLOAD_ALIGNMENT, up
 from ninfer.artifact.jsontext import MAX_JSON_BYTES
+from ninfer.artifact.parsing import parse_directory
 from ninfer.errors import ArtifactError
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ninfer.artifact.directory import Directory, TensorObject, parse_directory
+from ninfer.artifact.directory import Directory, TensorObject
 from ninfer.artifact.fileset import FileSetWriter, refuse_existing
+from ninfer.artifact.parsing import parse_directory
 from ninfer.artifact.placement import DEFAULT_MAX_FILE_BYTES, DirectoryPlan, lay_out, place
 from ninfer.errors import ArtifactError
 
@@ -65,7 +66,7 @@ class ArtifactWriter:
     plan            directory without offsets; objects in physical order
     artifact_id     16 bytes, or None for a fresh random one
     max_file_bytes  largest size of one file of the set
-    Raises ArtifactError OUTPUT_EXISTS, LIMIT_TOO_SMALL, and those of :func:`parse_directory`.
+    Raises ArtifactError OUTPUT_EXISTS, LIMIT_TOO_SMALL, and those of :func:`ninfer.artifact.parsing.parse_directory`.
     """
 
     def __init__(

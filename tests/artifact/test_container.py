@@ -17,9 +17,9 @@ from ninfer.artifact.directory import (
     ResourceObject,
     TensorObject,
     WholeObject,
-    parse_directory,
     to_json,
 )
+from ninfer.artifact.parsing import parse_directory
 from ninfer.errors import ArtifactError
 from tests.artifact.samples import (
     ARTIFACT_ID,

@@ -166,7 +166,7 @@ def test_edited_directories(tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
     path = tmp_path / "demo.ninfer"
     codes = set()
-    for _ in range(600):
+    for _ in range(400):
         json_text = edited(text, rng)
         path.write_bytes(v3_file(json_text) if name.startswith("v3") else legacy_file(int(name[1]), json_text))
         codes.add(exercise(path))
