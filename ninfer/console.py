@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import structlog
 
-LEVELS = {"trace": 5, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "off": 60}
+LEVELS = {"trace": 0, "debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50, "off": 60}
 
 
 def configure_console(level: str, stream: TextIO | None = None, now: Callable[[], datetime] = datetime.now) -> None:
@@ -26,8 +26,8 @@ def configure_console(level: str, stream: TextIO | None = None, now: Callable[[]
             structlog.processors.format_exc_info,
             lambda _logger, _method, record: render(record, now()),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(target),
+        wrapper_class=structlog.make_filtering_bound_logger(min(LEVELS[level], logging.CRITICAL)),
+        logger_factory=structlog.ReturnLoggerFactory() if level == "off" else structlog.PrintLoggerFactory(target),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(target)

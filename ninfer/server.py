@@ -1,4 +1,4 @@
-"""One serving process: artifact, actors, HTTP server, signals and periodic records, wired together (serving spec, 1)."""
+"""One serving process: artifact, actors, HTTP server, signals and periodic records, wired together (serving spec 1)."""
 
 from __future__ import annotations
 
