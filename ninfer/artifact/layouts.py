@@ -179,15 +179,6 @@ def unpack_nvfp4(data: Bytes, shape: tuple[int, ...], rows: tuple[int, int]) -> 
     return codes, scales, divisor
 
 
-def pack_row_fp8(codes: Bytes, scales: Words) -> Bytes:
-    """One whole row-scaled FP8 object (6.4): codes [N, K] E4M3FN words, scales [N] BF16 words."""
-    parts = row_scale(codes.shape)
-    packed = np.zeros(parts.size, np.uint8)
-    packed[: codes.size] = codes.reshape(-1)
-    packed[parts.scale_offset :] = scales.astype("<u2").view(np.uint8)
-    return packed
-
-
 def unpack_row_fp8(data: Bytes, shape: tuple[int, ...], rows: tuple[int, int]) -> tuple[Bytes, Words]:
     """Codes [n, K] and BF16 scale words [n] of rows [begin, end) of a row-scaled FP8 object."""
     parts = row_scale(shape)

@@ -11,6 +11,7 @@ import pytest
 from ninfer.artifact import published, upgrade, verify
 from ninfer.artifact.cli import main
 from ninfer.artifact.container import Artifact
+from ninfer.artifact.directory import WholeObject
 from ninfer.artifact.inspection import Share, component_shares, inspect, labels
 from ninfer.artifact.inventories import legacy_tensors
 from ninfer.artifact.legacy import legacy_metadata, place_legacy
@@ -20,7 +21,8 @@ from ninfer.artifact.tiny import build_tiny
 from ninfer.artifact.upgrade import upgraded_directory
 from ninfer.errors import ArtifactError
 from tests.artifact.samples import PAYLOAD, V2_JSON, V3_JSON, V3_SPLIT_JSON, legacy_file, part_file, v3_file
-from tests.artifact.test_upgrade import LENGTHS, small_profile, write_old
+from tests.artifact.test_synth import synthesised
+from tests.artifact.test_upgrade import LENGTHS, known_file, small_profile, write_old
 
 Output = pytest.CaptureFixture[str]
 
@@ -189,6 +191,37 @@ def test_upgrade_from_the_command_line(tmp_path: Path, capsys: Output, monkeypat
     assert (status, "OUTPUT_EXISTS" in err) == (1, True)
     status, _, err = run(capsys, "upgrade", "--in-place", path)
     assert (status, "BAD_IDENTITY" in err) == (1, True)
+
+
+def test_upgrade_in_place_from_the_command_line(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path, _ = write_old(tmp_path, "qwen3_6_27b", 1)
+    known = (known_file(),)
+    monkeypatch.setattr(upgrade, "known_version_1_files", lambda: known)
+    assert run(capsys, "upgrade", "--in-place", path) == (0, f"{path}: is version 2 now\n", "")
+    assert run(capsys, "upgrade", path, "--in-place") == (0, f"{path}: was version 2 already\n", "")
+
+
+def test_an_empty_template_is_a_usage_fault(tmp_path: Path, capsys: Output) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    status, _, err = run(capsys, "upgrade", "a", "b", "--chat-template", empty)
+    assert (status, "empty" in err) == (2, True)
+
+
+def test_verify_looks_at_the_ids_of_the_draft_head(tmp_path: Path, capsys: Output) -> None:
+    path = synthesised(tmp_path / "draft.ninfer", "qwen3_6_27b")
+    with Artifact.open(path) as artifact:
+        binding = artifact.directory.bindings["proposal/token_ids"]
+        assert isinstance(binding, WholeObject)
+        place = path.stat().st_size - artifact.directory.payload_bytes + artifact.find(binding.object).offset
+    assert run(capsys, "verify", path, "--values")[0] == 0
+    content = bytearray(path.read_bytes())
+    content[place : place + 8] = content[place + 8 : place + 12] * 2
+    path.write_bytes(content)
+    status, _, err = run(capsys, "verify", path, "--values")
+    assert (status, "draft-head ids are not unique" in err) == (1, True)
 
 
 @pytest.mark.parametrize(

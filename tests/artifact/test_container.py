@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -323,6 +324,12 @@ def test_a_directory_is_written_as_it_was_read() -> None:
     }
     text = json.dumps(rich, ensure_ascii=False, separators=(",", ":")).encode()
     assert to_json(parse_directory(text, "demo.ninfer")) == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", b"bytes", {1, 2}])
+def test_what_json_cannot_hold_is_not_written(value: object) -> None:
+    directory = dataclasses.replace(parse_directory(V3_JSON, "demo.ninfer"), provenance={"x": value})
+    assert code_of(lambda: to_json(directory)) == "BAD_JSON"
 
 
 def test_ranges_outside_the_payload_are_refused(tmp_path: Path) -> None:

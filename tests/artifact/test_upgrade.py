@@ -260,6 +260,15 @@ def test_another_inventory_is_refused(tmp_path: Path) -> None:
     assert refused(tmp_path, encoded) == "BAD_INVENTORY"
 
 
+def test_an_object_of_the_wrong_kind_is_refused() -> None:
+    profile, old, _ = old_directory("qwen3_6_27b", 2)
+    first = TensorObject(old.objects[0].id, (1,), "bf16", "contiguous_le_v1", 0, 2)
+    swapped = dataclasses.replace(old, objects=(first, *old.objects[1:]))
+    with pytest.raises(ArtifactError, match="wrong kind") as error:
+        up.check_inventory(swapped, legacy_tensors(profile), "old.ninfer")
+    assert error.value.code == "BAD_INVENTORY"
+
+
 def test_output_that_exists_and_output_that_is_the_input_are_refused(tmp_path: Path) -> None:
     profile, path, _ = write_old(tmp_path, "qwen3_6_27b", 2)
     (tmp_path / "link.ninfer").symlink_to(path)
@@ -273,11 +282,15 @@ def test_output_that_exists_and_output_that_is_the_input_are_refused(tmp_path: P
     assert error.value.code == "OUTPUT_EXISTS"
 
 
-def known_file(recipe: str = "qwen3_6_27b") -> up.KnownFile:
-    _, directory, payload = old_directory(recipe, 1)
+def known_with(directory: LegacyDirectory, payload: bytes) -> up.KnownFile:
     metadata = legacy_metadata(directory)
     text = metadata[16 : 16 + int.from_bytes(metadata[8:16], "little")]
     return up.KnownFile(directory, hashlib.sha256(text).hexdigest(), hashlib.sha256(metadata + payload).hexdigest())
+
+
+def known_file(recipe: str = "qwen3_6_27b") -> up.KnownFile:
+    _, directory, payload = old_directory(recipe, 1)
+    return known_with(directory, payload)
 
 
 def test_a_known_file_becomes_version_2_in_place(tmp_path: Path) -> None:
@@ -356,6 +369,30 @@ def test_a_backup_of_something_else_is_not_written_into_the_file(tmp_path: Path,
     assert (error.value.code, error.value.path) == ("BAD_INVENTORY", str(saved))
     assert path.read_bytes() == content
     assert saved.read_bytes() == backup
+
+
+def test_a_longer_directory_that_would_move_the_payload_is_refused(tmp_path: Path) -> None:
+    _, directory, payload = old_directory("qwen3_6_27b", 1)
+    spare = -len(legacy_metadata(directory).rstrip(b"\0")) % 4096
+    directory = dataclasses.replace(directory, model_id=directory.model_id + "x" * spare)
+    path = tmp_path / "old.ninfer"
+    content = legacy_metadata(directory) + payload
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="would move") as error:
+        up.upgrade_in_place(str(path), [known_with(directory, payload)])
+    assert error.value.code == "BAD_INVENTORY"
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["old.ninfer"]
+
+
+def test_a_rewrite_that_does_not_read_back_keeps_the_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path, _ = write_old(tmp_path, "qwen3_6_27b", 1)
+    content = path.read_bytes()
+    monkeypatch.setattr(up, "_overwrite", lambda path, offset, content: None)
+    with pytest.raises(ArtifactError, match="does not read back") as error:
+        up.upgrade_in_place(str(path), [known_file()])
+    assert error.value.code == "BAD_INVENTORY"
+    assert content.startswith(Path(f"{path}{up.BACKUP_SUFFIX}").read_bytes())
 
 
 def test_an_unknown_version_2_file_is_refused_in_place(tmp_path: Path) -> None:

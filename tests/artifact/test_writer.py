@@ -229,3 +229,9 @@ def test_the_file_writer_leaves_nothing_when_it_is_not_published(tmp_path: Path)
         files.write(0, memoryview(bytes(16)))
         assert len(os.listdir(tmp_path)) == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ArtifactWriter(tmp_path / "absent" / "a", PLAN)
+    assert os.listdir(tmp_path) == []
