@@ -1,0 +1,74 @@
+"""Tool declarations and choice: what is rendered, dropped, refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ninfer.api.tools import Tools, parse_tools
+from ninfer.errors import RequestRejected
+
+
+def tool(name: object = "look", **function: object) -> dict[str, object]:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def test_nothing_is_nothing() -> None:
+    assert parse_tools({}) == parse_tools({"tools": None}) == parse_tools({"tools": []}) == Tools()
+    assert parse_tools({"tool_choice": "none"}).choice == "none"
+
+
+def test_declarations_keep_their_order_and_get_parameters() -> None:
+    schema = {"type": "object", "properties": {"z": {}, "a": {}}}
+    tools = parse_tools({"tools": [tool("b", description="d", parameters=schema), tool("a", parameters=None)]})
+    assert tools.declarations == (
+        tool("b", description="d", parameters=schema),
+        tool("a", parameters={"type": "object", "properties": {}}),
+    )
+
+
+def test_tools_of_other_servers_are_dropped() -> None:
+    tools = parse_tools({"tools": [{"type": "web_search"}, tool(), {"type": "custom", "custom": {}}]})
+    assert len(tools.declarations) == 1
+    assert tools.dropped == ("web_search", "custom")
+
+
+@pytest.mark.parametrize("choice", [None, "auto", {"type": "auto"}])
+def test_free_choice(choice: object) -> None:
+    assert parse_tools({"tools": [tool()], "tool_choice": choice}).choice == "auto"
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"tools": {}}, None, "tools"),
+        ({"tools": ["x"]}, None, "tools[0]"),
+        ({"tools": [{}]}, None, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, None, "tools[0].function"),
+        ({"tools": [tool("")]}, None, "tools[0].function.name"),
+        ({"tools": [tool("a b")]}, None, "tools[0].function.name"),
+        ({"tools": [tool("x" * 65)]}, None, "tools[0].function.name"),
+        ({"tools": [tool(parameters=[])]}, None, "tools[0].function.parameters"),
+        ({"tools": [tool(description=1)]}, None, "tools[0].function.description"),
+        ({"tools": [tool(), tool()]}, "invalid_value", "tools[1].function.name"),
+        ({"tools": [tool(strict=True)]}, "parameter_not_supported", "tools[0].function.strict"),
+        ({"tools": [tool()], "tool_choice": "required"}, "parameter_not_supported", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": tool()}, "parameter_not_supported", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}, "parameter_not_supported", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": "some"}, "tool_choice_not_supported", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": 1}, "tool_choice_not_supported", "tool_choice"),
+        ({"tools": [tool()], "parallel_tool_calls": False}, "parameter_not_supported", "parallel_tool_calls"),
+        ({"tools": [tool()], "tool_constraints": "basic"}, "parameter_not_supported", "tool_constraints"),
+        ({"tool_constraints": "all"}, "invalid_value", "tool_constraints"),
+    ],
+)
+def test_refusals(fields: dict[str, Any], code: str | None, param: str) -> None:
+    with pytest.raises(RequestRejected) as caught:
+        parse_tools(fields)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_hints_without_tools_or_without_effect_pass() -> None:
+    assert parse_tools({"parallel_tool_calls": False, "tool_constraints": "basic"}) == Tools()
+    assert parse_tools({"tools": [tool(strict=False)], "parallel_tool_calls": True, "tool_constraints": "auto"})
