@@ -35,15 +35,62 @@ def test_defaults() -> None:
 
 
 def test_null_is_not_given() -> None:
-    names = (
-        "max_tokens max_completion_tokens temperature top_p top_k min_p presence_penalty frequency_penalty seed stop "
-        "stream stream_options tools tool_choice parallel_tool_calls tool_constraints response_format "
-        "structured_outputs reasoning_effort enable_thinking preserve_thinking chat_template_kwargs thinking_budget "
-        "ignore_eos timings_per_token return_progress prompt_cache_key prompt_cache_options prompt_cache_retention "
-        "graft n logprobs top_logprobs logit_bias modalities audio prediction metadata user safety_identifier "
-        "service_tier verbosity store functions function_call web_search_options moderation repetition_penalty "
-        "mm_processor_kwargs grammar guided_json guided_regex guided_choice guided_grammar"
-    ).split()
+    names = [
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "tool_constraints",
+        "response_format",
+        "structured_outputs",
+        "reasoning_effort",
+        "enable_thinking",
+        "preserve_thinking",
+        "chat_template_kwargs",
+        "thinking_budget",
+        "ignore_eos",
+        "timings_per_token",
+        "return_progress",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "graft",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "logit_bias",
+        "modalities",
+        "audio",
+        "prediction",
+        "metadata",
+        "user",
+        "safety_identifier",
+        "service_tier",
+        "verbosity",
+        "store",
+        "functions",
+        "function_call",
+        "web_search_options",
+        "moderation",
+        "repetition_penalty",
+        "mm_processor_kwargs",
+        "grammar",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+    ]
     assert parsed(**dict.fromkeys(names)) == parsed()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
 import orjson
 from quart import Quart
 
@@ -17,6 +18,7 @@ from ninfer.api.preparation import Model
 from ninfer.api.presets import presets_for
 from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings
 from ninfer.requestlog.writer import RequestLog
+from ninfer.scheduler.transitions import DeviceState
 from ninfer.text.template import ChatTemplate, builtin_source
 from tests.support.engines import FakeEngine
 from tests.support.system import TOKENIZER, Running, running
@@ -79,6 +81,15 @@ async def served(
             yield Served(create_app(chat, http or HttpSettings()), state, log_path)
         finally:
             log.close()
+
+
+async def settle(state: Served) -> None:
+    """Until nothing is left of any request, and the device rests."""
+    machine = state.state.system.machine
+    with anyio.fail_after(20):
+        while machine.requests or machine.device is not DeviceState.IDLE:
+            await anyio.lowlevel.checkpoint()
+    machine.audit()
 
 
 def ask(content: object = "Hi", **fields: object) -> dict[str, object]:
