@@ -52,12 +52,24 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         ),
         frozenset({"anyio", "quart", "werkzeug", "msgspec", "orjson", "structlog"}),
     ),
-    "ninfer.requestlog": (STDLIB_ROW, frozenset({"orjson", "structlog"})),
-    "ninfer.serve": (("ninfer",), frozenset({"anyio", "hypercorn", "structlog", "orjson", "torch"})),
+    "ninfer.requestlog": (
+        (*STDLIB_ROW, "ninfer.requestlog", "ninfer.scheduler.statistics"),
+        frozenset({"orjson", "structlog"}),
+    ),
+    "ninfer.console": (STDLIB_ROW, frozenset({"structlog"})),
+    "ninfer.listener": (STDLIB_ROW, frozenset({"hypercorn"})),
+    "ninfer.served": (("ninfer",), frozenset({"torch"})),
+    "ninfer.server": (("ninfer",), frozenset({"anyio", "hypercorn", "quart", "structlog"})),
+    "ninfer.serve": (("ninfer",), frozenset({"structlog"})),
+    "ninfer.bench": (("ninfer",), frozenset({"anyio", "orjson", "torch"})),
+    "ninfer.embedded": (
+        ("ninfer",),
+        frozenset({"torch", "numpy", "tokenizers", "safetensors", "fla", "triton", "rich", "orjson"}),
+    ),
 }
 
 # Where waiting is allowed at all.
-MAY_AWAIT = ("ninfer.actors", "ninfer.api", "ninfer.serve", "ninfer.bench")
+MAY_AWAIT = ("ninfer.actors", "ninfer.api", "ninfer.server", "ninfer.bench")
 
 
 def modules() -> Iterator[tuple[str, Path]]:

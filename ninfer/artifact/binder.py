@@ -7,7 +7,6 @@ of their uses. Values are decoded when they are asked for.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,14 +25,12 @@ from ninfer.artifact.config import (
 )
 from ninfer.artifact.container import Artifact
 from ninfer.artifact.directory import Binding, Part, Use, WholeObject
+from ninfer.artifact.inspection import labels
 from ninfer.artifact.native import DIVISOR_ROLE
-from ninfer.artifact.parameters import DRAFTERS, INT32, Components, LogicalParameter, logical_parameters
+from ninfer.artifact.parameters import DRAFTERS, INT32, Components, LogicalParameter, iterate_parameters
 from ninfer.errors import ArtifactError
 
 SELECTABLE = ("text", "vision", "mtp", *DRAFTERS, "proposal")
-
-# First match names the representation of an artifact (9.1).
-_WEIGHTS_IDS = (("nvfp4", "nvfp4"), ("fp8", "fp8"), ("t2", "ternary"), ("q", "groupwise-int"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +71,12 @@ class BoundArtifact:
     @property
     def target(self) -> str:
         """Label of the model for logs (9.1); selects nothing."""
-        name = self.name
-        return self.text.model_type if name is None else re.sub(r"[^a-z0-9]+", "_", name)
+        return labels(self.artifact.directory)[0]
 
     @property
     def weights_id(self) -> str:
         """Label of the representation for logs (9.1); selects nothing."""
-        formats = {
-            self.artifact.tensor_object(part.object).format
-            for name, parameter in self._parameters.items()
-            if name.startswith("text/")
-            for part in parameter.parts
-        }
-        for prefix, label in _WEIGHTS_IDS:
-            if any(format.startswith(prefix) for format in formats):
-                return label
-        return "bf16"
+        return labels(self.artifact.directory)[1]
 
     def parameters(self) -> Sequence[Parameter]:
         """Every bound parameter in canonical order."""
@@ -165,7 +152,7 @@ def bind(artifact: Artifact, components: Sequence[str] = ("text",)) -> BoundArti
     known = _configs(artifact, selected)
     bindings = artifact.directory.bindings
     parameters: dict[str, Parameter] = {}
-    for wanted in logical_parameters(known):
+    for wanted in iterate_parameters(known):  # the first that is missing ends it, whatever the config asks for
         binding = bindings.get(wanted.name)
         if binding is None:
             raise ArtifactError("PARAMETER_MISSING", artifact.path, f"parameter {wanted.name!r} has no binding")

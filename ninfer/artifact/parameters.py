@@ -133,25 +133,31 @@ class _Block:
         return LogicalParameter(self.path + role, self.component, self.layer, role, shape, kind, source, resolved)
 
 
-def logical_parameters(components: Components, text_prefix: str = "model.language_model.") -> list[LogicalParameter]:
-    """Every parameter of `components` in canonical order.
+def iterate_parameters(
+    components: Components, text_prefix: str = "model.language_model."
+) -> Iterator[LogicalParameter]:
+    """Every parameter of `components` in canonical order, one at a time: a config from a file may ask for billions.
 
     text_prefix   start of the text tensors' names in the checkpoint: ``model.language_model.`` or ``model.``
     """
-    out = list(_text(components, text_prefix))
+    yield from _text(components, text_prefix)
     if components.mtp is not None:
-        out += _mtp(components.text)
+        yield from _mtp(components.text)
     if components.vision is not None:
-        out += _vision(components.vision, components.text.hidden_size)
+        yield from _vision(components.vision, components.text.hidden_size)
     for name in DRAFTERS:
         if name in components.drafts:
-            out += _drafter(name, components.drafts[name], components.text)
+            yield from _drafter(name, components.drafts[name], components.text)
     if components.proposal_rows is not None:
         rows, hidden = components.proposal_rows, components.text.hidden_size
         inputs = tuple(f"{c}/final_hidden" for c in components.drafters)
-        out.append(LogicalParameter("proposal/head", "proposal", None, "head", (rows, hidden), FLOATING, None, inputs))
-        out.append(LogicalParameter("proposal/token_ids", "proposal", None, "token_ids", (rows,), INT32, None))
-    return out
+        yield LogicalParameter("proposal/head", "proposal", None, "head", (rows, hidden), FLOATING, None, inputs)
+        yield LogicalParameter("proposal/token_ids", "proposal", None, "token_ids", (rows,), INT32, None)
+
+
+def logical_parameters(components: Components, text_prefix: str = "model.language_model.") -> list[LogicalParameter]:
+    """All of :func:`iterate_parameters`, for components that are known to be sane."""
+    return list(iterate_parameters(components, text_prefix))
 
 
 def packing_groups(components: Components) -> Iterator[PackingGroup]:

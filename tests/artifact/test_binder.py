@@ -279,3 +279,29 @@ def test_build_tiny_is_what_is_served(tmp_path: Path) -> None:
     build_tiny(tmp_path / "m.ninfer", seed=1)
     with Artifact.open(tmp_path / "m.ninfer") as artifact:
         assert bind(artifact, ("text", "mtp")).target == "ninfer_tiny_random"
+
+
+def test_a_config_that_asks_for_billions_of_parameters_is_refused_at_the_first_that_is_missing(tiny: Path) -> None:
+    def with_experts(directory: Directory) -> Mapping[str, Any]:
+        text = directory.components["text"]
+        config = dict(text.config)
+        del config["intermediate_size"]
+        config |= {"architectures": ["Qwen3_5MoeForCausalLM"], "model_type": "qwen3_5_moe_text"}
+        config |= {"num_experts": 2**32 - 1, "num_experts_per_tok": 8}
+        config |= {"moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
+        return {"components": {"text": dataclasses.replace(text, config=config)}}
+
+    with changed(tiny, with_experts) as artifact, pytest.raises(ArtifactError) as raised:
+        bind(artifact)
+    assert raised.value.code == "PARAMETER_MISSING"
+
+    def with_vision(directory: Directory) -> Mapping[str, Any]:
+        config: dict[str, object] = {"model_type": "qwen3_5_vision", "depth": 2**32 - 1, "hidden_size": 64}
+        config |= {"intermediate_size": 64, "num_heads": 4, "patch_size": 16, "temporal_patch_size": 2}
+        config |= {"spatial_merge_size": 2, "num_position_embeddings": 16}
+        vision = Component(config=config, target="text", resources={}, proposal=None)
+        return {"components": {**directory.components, "vision": vision}}
+
+    with changed(tiny, with_vision) as artifact, pytest.raises(ArtifactError) as raised:
+        bind(artifact, ("text", "vision"))
+    assert raised.value.code == "PARAMETER_MISSING"
