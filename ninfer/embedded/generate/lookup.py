@@ -11,7 +11,7 @@ from ninfer.embedded.generate.prose import Prose
 from ninfer.embedded.generate.words import digits, person, syllables
 
 # Characters of English text per token of the embedded vocabulary; lengths of texts are set with it.
-CHARACTERS_PER_TOKEN = 3.9
+CHARACTERS_PER_TOKEN = 4.2
 
 # Draws about so many characters of surrounding text, in sentences or lines.
 Filler = Callable[[Random, int], list[str]]
