@@ -1,9 +1,6 @@
-"""Matrix products in which a row's bits depend on that row and the right operand alone.
+"""Batched matrix products in which a row's bits depend on that row and its matrix alone.
 
-A library product picks its algorithm by shape, so the same row can come out differently next to 0, 7 or 700 others.
-Here every product is computed at one of a few widths (numbers of rows; missing rows are zeros), and a width is used
-only after a check, made once per shape, thread count and process, that it gives the bits of the base width. The base is
-64 rows; should a library not treat the rows of that tile alike, it is a single row, which is slow and always right.
+Widths are chosen and checked as in ``widths``; a check here also varies the number of matrices.
 """
 
 from __future__ import annotations
@@ -14,14 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-TILE = 64
-_SMALL_WIDTHS = (8, 16, 32, TILE)
+from ninfer.kernels.numerics.widths import TILE, width_for
+
 _CHECK_BATCHES = (1, 2, 3, 8)
-
-
-def width_for(rows: int) -> int:
-    """Smallest width that holds `rows`: 8, 16, 32, or a multiple of 64."""
-    return next((width for width in _SMALL_WIDTHS if rows <= width), -(-rows // TILE) * TILE)
 
 
 def batched_rows(a: Tensor, b: Tensor) -> Tensor:

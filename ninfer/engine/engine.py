@@ -80,11 +80,10 @@ class Engine:
         limit = settings.device_memory_limit_bytes
         early = plan_memory(config, settings, available_bytes(device, limit))
         early.require()
-        arena = Arena(early.weights, device)
-        weights = load_weights(config, artifact, arena, settings.compute_dtype)
-        memory = plan_memory(config, settings, available_bytes(device, limit, resident=arena.nbytes))
+        weights = load_weights(config, artifact, settings.compute_dtype, device)
+        memory = plan_memory(config, settings, available_bytes(device, limit, resident=weights.nbytes))
         memory.require()
-        return cls(config, settings, memory, _Arenas(config, memory, arena, weights, device), public_ids)
+        return cls(config, settings, memory, _Arenas(config, memory, weights, device), public_ids)
 
     @property
     def memory(self) -> MemoryPlan:
@@ -243,10 +242,8 @@ class Engine:
 class _Arenas:
     """The engine's allocations, one per group of the plan, and the tensors in them."""
 
-    def __init__(
-        self, config: TextConfig, memory: MemoryPlan, weights_arena: Arena, weights: TextWeights, device: torch.device
-    ) -> None:
+    def __init__(self, config: TextConfig, memory: MemoryPlan, weights: TextWeights, device: torch.device) -> None:
         kv, state, open_rows = (Arena(specs, device) for specs in (memory.kv, memory.state, memory.open_rows))
         self.weights = weights
         self.cache: Cache = build_cache(config, kv, state, open_rows)
-        self.nbytes = sum(arena.nbytes for arena in (weights_arena, kv, state, open_rows))
+        self.nbytes = weights.nbytes + sum(arena.nbytes for arena in (kv, state, open_rows))

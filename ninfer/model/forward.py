@@ -97,7 +97,7 @@ def final_hidden(config: TextConfig, weights: TextWeights, x: Tensor) -> Tensor:
 
 def token_logits(weights: TextWeights, hidden: Tensor, public_ids: int) -> Tensor:
     """[T, public_ids] fp32: the head's rows beyond the tokenizer's ids are reserved and never seen."""
-    return linear(hidden, weights.head[:public_ids]).float()
+    return linear(hidden, weights.head)[:, :public_ids].float().contiguous()
 
 
 def _added(x: Tensor, y: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """Weights of the text decoder in compute form: decoded, and joined where one product can serve several maps.
 
 Matrices have the compute dtype; norms, convolution taps and recurrence constants are fp32. Parents hold the rows of
-their members in the order of the comments below, which is that of the artifact's packing groups where there is one.
+their members in the order of the docstrings below, which is that of the artifact's packing groups where there is one.
+Matrices of products are prepared for their route one by one, each in a storage of its own; everything else lies in an
+arena.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from torch import Tensor
 
 from ninfer.artifact.config import FULL_ATTENTION, TextConfig
 from ninfer.errors import StartupError
-from ninfer.model.arena import Arena, TensorSpec
+from ninfer.kernels.linear.op import LinearWeight, plain, prepare, prepared_rows
+from ninfer.model.arena import DTYPES, Arena, TensorSpec
 
 _LOAD_ELEMENTS = 1 << 25  # decoded at a time: 128 MiB of fp32 beside the weights themselves
 
@@ -38,10 +41,10 @@ class AttentionWeights:
     out          [H, Q]
     """
 
-    into: Tensor
+    into: LinearWeight
     query_norm: Tensor
     key_norm: Tensor
-    out: Tensor
+    out: LinearWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,12 @@ class GdnWeights:
     out          [H, VG]
     """
 
-    into: Tensor
+    into: LinearWeight
     taps: Tensor
     decay_rate: Tensor
     dt_bias: Tensor
     norm: Tensor
-    out: Tensor
+    out: LinearWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,44 +74,54 @@ class LayerWeights:
     input_norm: Tensor
     mixer: AttentionWeights | GdnWeights
     post_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    gate_up: LinearWeight
+    down: LinearWeight
 
 
 @dataclass(frozen=True, slots=True)
 class TextWeights:
-    """The whole decoder; `head` is `embedding` itself when the two are tied."""
+    """The whole decoder; `head` reads `embedding` itself when the two are tied. `nbytes` counts every storage once."""
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: Tensor
-    head: Tensor
+    head: LinearWeight
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A tensor, and the parameters whose rows it joins with their numbers of rows."""
+    """A tensor, and the parameters whose rows it joins with their numbers of rows.
+
+    product   the tensor is the matrix of a linear map, with rows of zeros at the end that its route asks for
+    """
 
     spec: TensorSpec
     sources: tuple[tuple[str, int], ...]
+    product: bool = False
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, rows in self.sources)
 
 
 def _planned(name: str, shape: tuple[int, ...], dtype: str) -> _Planned:
     return _Planned(TensorSpec(name, shape, dtype), ((name, shape[0]),))
 
 
-def _joined(prefix: str, role: str, members: Mapping[str, int], columns: int, dtype: str) -> _Planned:
-    shape = (sum(members.values()), columns)
-    return _Planned(TensorSpec(prefix + role, shape, dtype), tuple((prefix + name, n) for name, n in members.items()))
+def _matrix(prefix: str, role: str, members: Mapping[str, int], columns: int, dtype: str) -> _Planned:
+    shape = (prepared_rows(sum(members.values()), DTYPES[dtype]), columns)
+    sources = tuple((prefix + name, rows) for name, rows in members.items())
+    return _Planned(TensorSpec(prefix + role, shape, dtype), sources, product=True)
 
 
 def _attention_tensors(config: TextConfig, prefix: str, dtype: str) -> Iterator[_Planned]:
     hidden, query, kv = config.hidden_size, config.query_width, config.kv_width
     members = {"attention/query": query, "attention/gate": query, "attention/key": kv, "attention/value": kv}
-    yield _joined(prefix, "attention/into", members, hidden, dtype)
+    yield _matrix(prefix, "attention/into", members, hidden, dtype)
     yield _planned(prefix + "attention/query_norm", (config.head_dim,), "fp32")
     yield _planned(prefix + "attention/key_norm", (config.head_dim,), "fp32")
-    yield _planned(prefix + "attention/output", (hidden, query), dtype)
+    yield _matrix(prefix, "attention/output", {"attention/output": hidden}, query, dtype)
 
 
 def _gdn_tensors(config: TextConfig, prefix: str, dtype: str) -> Iterator[_Planned]:
@@ -116,12 +129,12 @@ def _gdn_tensors(config: TextConfig, prefix: str, dtype: str) -> Iterator[_Plann
     key, value = config.gdn_key_width, config.gdn_value_width
     members = {"gdn/query": key, "gdn/key": key, "gdn/value": value, "gdn/z": value}
     members |= {"gdn/a_projection": heads, "gdn/b_projection": heads}
-    yield _joined(prefix, "gdn/into", members, hidden, dtype)
+    yield _matrix(prefix, "gdn/into", members, hidden, dtype)
     yield _planned(prefix + "gdn/convolution", (config.conv_kernel, config.conv_channels), "fp32")
     yield _planned(prefix + "gdn/a_log", (heads,), "fp32")
     yield _planned(prefix + "gdn/dt_bias", (heads,), "fp32")
     yield _planned(prefix + "gdn/norm", (config.gdn_value_dim,), "fp32")
-    yield _planned(prefix + "gdn/output", (hidden, value), dtype)
+    yield _matrix(prefix, "gdn/output", {"gdn/output": hidden}, value, dtype)
 
 
 def _planned_tensors(config: TextConfig, dtype: str) -> Iterator[_Planned]:
@@ -134,11 +147,11 @@ def _planned_tensors(config: TextConfig, dtype: str) -> Iterator[_Planned]:
         yield _planned(prefix + "input_norm", (hidden,), "fp32")
         yield from (_attention_tensors if kind == FULL_ATTENTION else _gdn_tensors)(config, prefix, dtype)
         yield _planned(prefix + "post_attention_norm", (hidden,), "fp32")
-        yield _joined(prefix, "mlp/gate_up", {"mlp/gate": inner, "mlp/up": inner}, hidden, dtype)
-        yield _planned(prefix + "mlp/down", (hidden, inner), dtype)
+        yield _matrix(prefix, "mlp/gate_up", {"mlp/gate": inner, "mlp/up": inner}, hidden, dtype)
+        yield _matrix(prefix, "mlp/down", {"mlp/down": hidden}, inner, dtype)
     yield _planned("text/final_norm", (hidden,), "fp32")
     if not config.tie_word_embeddings:
-        yield _planned("text/output_head", (config.vocab_size, hidden), dtype)
+        yield _matrix("text/", "output_head", {"output_head": config.vocab_size}, hidden, dtype)
 
 
 def weight_specs(config: TextConfig, dtype: str) -> tuple[TensorSpec, ...]:
@@ -149,16 +162,29 @@ def weight_specs(config: TextConfig, dtype: str) -> tuple[TensorSpec, ...]:
     return tuple(planned.spec for planned in _planned_tensors(config, dtype))
 
 
-def load_weights(config: TextConfig, source: ParameterValues, arena: Arena, dtype: str) -> TextWeights:
-    """Fill `arena`, made from :func:`weight_specs` of the same arguments, and give its tensors their meaning."""
-    for planned in _planned_tensors(config, dtype):
-        _fill(arena[planned.spec.name], planned.sources, source)
+def load_weights(config: TextConfig, source: ParameterValues, dtype: str, device: torch.device) -> TextWeights:
+    """Decode every parameter of `source` into the tensors of :func:`weight_specs`, and prepare the matrices.
+
+    Beside them, one matrix and :data:`_LOAD_ELEMENTS` decoded elements are held at a time.
+    """
+    planned = tuple(_planned_tensors(config, dtype))
+    arena = Arena([tensor.spec for tensor in planned if not tensor.product], device)
+    matrices: dict[str, LinearWeight] = {}
+    for tensor in planned:
+        if not tensor.product:
+            _fill(arena[tensor.spec.name], tensor.sources, source)
+            continue
+        matrix = Arena([tensor.spec], device)[tensor.spec.name]
+        _fill(matrix[: tensor.rows], tensor.sources, source)
+        matrices[tensor.spec.name] = prepare(matrix, tensor.rows)
     embedding = arena["text/token_embedding"]
+    kinds = enumerate(config.layer_types)
     return TextWeights(
         embedding=embedding,
-        layers=tuple(_layer(arena, f"text/layers/{i}/", kind) for i, kind in enumerate(config.layer_types)),
+        layers=tuple(_layer(arena, matrices, f"text/layers/{layer}/", kind) for layer, kind in kinds),
         final_norm=arena["text/final_norm"],
-        head=embedding if config.tie_word_embeddings else arena["text/output_head"],
+        head=plain(embedding) if config.tie_word_embeddings else matrices["text/output_head"],
+        nbytes=arena.nbytes + sum(matrix.nbytes for matrix in matrices.values()),
     )
 
 
@@ -175,34 +201,34 @@ def _fill(target: Tensor, sources: tuple[tuple[str, int], ...], values: Paramete
     assert first == target.shape[0]
 
 
-def _layer(arena: Arena, prefix: str, kind: str) -> LayerWeights:
+def _layer(arena: Arena, matrices: Mapping[str, LinearWeight], prefix: str, kind: str) -> LayerWeights:
     return LayerWeights(
         input_norm=arena[prefix + "input_norm"],
-        mixer=_attention(arena, prefix) if kind == FULL_ATTENTION else _gdn(arena, prefix),
+        mixer=(_attention if kind == FULL_ATTENTION else _gdn)(arena, matrices, prefix),
         post_norm=arena[prefix + "post_attention_norm"],
-        gate_up=arena[prefix + "mlp/gate_up"],
-        down=arena[prefix + "mlp/down"],
+        gate_up=matrices[prefix + "mlp/gate_up"],
+        down=matrices[prefix + "mlp/down"],
     )
 
 
-def _attention(arena: Arena, prefix: str) -> AttentionWeights:
+def _attention(arena: Arena, matrices: Mapping[str, LinearWeight], prefix: str) -> AttentionWeights:
     return AttentionWeights(
-        into=arena[prefix + "attention/into"],
+        into=matrices[prefix + "attention/into"],
         query_norm=arena[prefix + "attention/query_norm"],
         key_norm=arena[prefix + "attention/key_norm"],
-        out=arena[prefix + "attention/output"],
+        out=matrices[prefix + "attention/output"],
     )
 
 
-def _gdn(arena: Arena, prefix: str) -> GdnWeights:
+def _gdn(arena: Arena, matrices: Mapping[str, LinearWeight], prefix: str) -> GdnWeights:
     decay_rate = arena[prefix + "gdn/a_log"]
     # In place: A_log itself has no other use.
     decay_rate.copy_(-torch.exp(decay_rate))
     return GdnWeights(
-        into=arena[prefix + "gdn/into"],
+        into=matrices[prefix + "gdn/into"],
         taps=arena[prefix + "gdn/convolution"],
         decay_rate=decay_rate,
         dt_bias=arena[prefix + "gdn/dt_bias"],
         norm=arena[prefix + "gdn/norm"],
-        out=arena[prefix + "gdn/output"],
+        out=matrices[prefix + "gdn/output"],
     )

@@ -179,6 +179,10 @@ def test_parity(case: Case, tmp_path: Path) -> None:
             distance = (torch.stack(generation.logits).log_softmax(-1) - expected.log_softmax(-1)).abs().max()
             assert float(distance) < LOG_PROBABILITY
 
+        # One pass over what was drawn says the same as generation step by step; one prompt shows it, as steps are slow.
+        stepwise = CASES.index(case) % 4
+        assert together[stepwise].tokens == transformers_tokens(it, it.prompts[stepwise])
+
         # Alone, in another lane, on other pages, by other chunks: the same bits.
         for i, chunk in enumerate(CHUNKS):
             driver = Driver(engine, seed=i + 1)
@@ -207,3 +211,19 @@ def test_same_bits_in_reduced_precision(compute: str, kv: str, tmp_path: Path) -
             history = it.prompts[i] + together[i].tokens[:-1]
             (again,) = generate(engine, [history], 1, chunk)
             assert torch.equal(again.logits[0], together[i].logits[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_parity_at_every_length(case: Case, tmp_path: Path) -> None:
+    """Prompts of 1 to 700 tokens, stepwise generation for each; chunks and company vary with the length."""
+    with subject(case, tmp_path) as it:
+        engine = it.engine()
+        for length in (*range(1, 130, 8), *range(130, 700, 63), 700):
+            prompt = random_prompt(length, it.public_ids, length)
+            expected = transformers_tokens(it, prompt)
+            best = transformers_logits(it, prompt, expected).topk(2).values
+            separated = int(((best[:, 0] - best[:, 1]) > MARGIN).cumprod(0).sum())
+            company = [prompt, *it.prompts[: length % 4]]
+            generation = generate(engine, company, TOKENS, CHUNKS[length % 4], seed=length)[0]
+            assert generation.tokens[:separated] == expected[:separated], f"prompt of {length} tokens"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from torch import Tensor
 
-from ninfer.kernels.linear import torch_rows
-from ninfer.kernels.numerics import products
-from ninfer.kernels.numerics.products import batched_rows, single_rows, sum_pairs, width_for
+from ninfer.kernels.numerics import products, widths
+from ninfer.kernels.numerics.products import batched_rows, single_rows, sum_pairs
+from ninfer.kernels.numerics.widths import rows_product, width_for
 from tests.kernels.data import normal
 from tests.support.tolerance import FP32_REDUCTION, assert_within
 
@@ -54,36 +55,32 @@ def test_sum_pairs_ignores_zeros_at_the_end(count: int) -> None:
 @pytest.fixture
 def fresh_checks() -> Iterator[None]:
     """Forget which widths were found to agree, before and after."""
-    checks = (products._base_width, products._width_agrees, torch_rows._base_width, torch_rows._width_agrees)
+    checks = (products._base_width, products._width_agrees)
     for check in checks:
         check.cache_clear()
+    widths.forget()
     yield
     for check in checks:
         check.cache_clear()
+    widths.forget()
 
 
 @pytest.mark.usefixtures("fresh_checks")
 @pytest.mark.parametrize("base", [64, 1])
 def test_a_library_whose_widths_disagree_is_used_at_the_base_width(base: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b, weight = normal(2, 70, 24), normal(2, 24, 40, seed=1), normal(40, 24, seed=2)
-    for module in (products, torch_rows):
-        monkeypatch.setattr(module, "_base_width", lambda *shape: base)
-        monkeypatch.setattr(module, "_width_agrees", lambda *shape: False)
-    for whole, part in (
-        (batched_rows(a, b)[:, 3:5], batched_rows(a[:, 3:5], b)),
-        (torch_rows.linear(a[0], weight)[3:5], torch_rows.linear(a[0, 3:5], weight)),
-    ):
-        assert torch.equal(whole, part)
+    a, b = normal(2, 70, 24), normal(2, 24, 40, seed=1)
+    monkeypatch.setattr(products, "_base_width", lambda *shape: base)
+    monkeypatch.setattr(products, "_width_agrees", lambda *shape: False)
+    assert torch.equal(batched_rows(a, b)[:, 3:5], batched_rows(a[:, 3:5], b))
     assert_within(FP32_REDUCTION, batched_rows(a, b), a.double() @ b.double())
-    assert_within(FP32_REDUCTION, torch_rows.linear(a[0], weight), a[0].double() @ weight.double().t())
 
 
 @pytest.mark.usefixtures("fresh_checks")
 def test_a_product_that_depends_on_the_batch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     real = torch.bmm
 
-    def careless(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Another rounding for small matrices, and for the odd rows of larger ones."""
+    def careless(a: Tensor, b: Tensor) -> Tensor:
+        """Another rounding for the odd rows of a tile."""
         out = real(a, b)
         if a.shape[1] == 64:
             out[:, 1::2] += out[:, 1::2].abs() * 1e-6
@@ -96,3 +93,35 @@ def test_a_product_that_depends_on_the_batch_is_found_out(monkeypatch: pytest.Mo
     assert products._base_width(24, 40, False, 1) == 64
     assert not products._width_agrees(8, 24, 40, False, 1)
     assert products._width_agrees(128, 24, 40, False, 1)
+
+
+def odd_rows_differ(x: Tensor, weight: Tensor) -> Tensor:
+    out = x @ weight
+    out[1::2] *= 1 + 1e-6
+    return out
+
+
+def few_rows_differ(x: Tensor, weight: Tensor) -> Tensor:
+    return (x @ weight) * (1 + 1e-6) if x.shape[0] < 32 else x @ weight
+
+
+def wide_tiles_differ(x: Tensor, weight: Tensor) -> Tensor:
+    return (x @ weight) * (1 + 1e-6) if x.shape[0] > 64 else x @ weight
+
+
+@pytest.mark.usefixtures("fresh_checks")
+@pytest.mark.parametrize("smallest", [0, 8])
+@pytest.mark.parametrize("library", [odd_rows_differ, few_rows_differ, wide_tiles_differ])
+def test_rows_come_out_alike_from_a_library_that_treats_them_differently(
+    library: Callable[[Tensor, Tensor], Tensor], smallest: int
+) -> None:
+    x, weight = normal(300, 24), normal(24, 40, seed=1)
+
+    def product(rows: Tensor) -> Tensor:
+        return library(rows, weight)
+
+    whole = rows_product(x, product, library, smallest)
+    assert_within(FP32_REDUCTION, whole, x.double() @ weight.double())
+    for begin, count in ((0, 1), (1, 1), (299, 1), (3, 2), (5, 8), (1, 30), (7, 64), (1, 100), (0, 256), (9, 291)):
+        part = rows_product(x[begin : begin + count], product, library, smallest)
+        assert torch.equal(part, whole[begin : begin + count])

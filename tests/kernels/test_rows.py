@@ -16,7 +16,8 @@ from ninfer.kernels.gated_norm.op import gated_norm
 from ninfer.kernels.gated_norm.ref import gated_norm_ref
 from ninfer.kernels.gdn.op import gdn_gates
 from ninfer.kernels.gdn.ref import gdn_gates_ref
-from ninfer.kernels.linear.op import linear
+from ninfer.kernels.linear import torch_packed
+from ninfer.kernels.linear.op import linear, plain, prepare, prepared_rows
 from ninfer.kernels.linear.ref import linear_ref
 from ninfer.kernels.numerics.activations import sigmoid, silu, softplus
 from ninfer.kernels.paged_attention.op import output_gate
@@ -63,18 +64,36 @@ def test_rmsnorm_of_zero_and_of_tiny_rows() -> None:
     assert offset_rmsnorm(x, weight, 1e-6)[0, 0].item() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("route", ["plain", "prepared"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("columns", "inner"), [(1, 5), (6, 80), (37, 64), (211, 80), (80, 211), (384, 1024)], ids=str)
-def test_linear(columns: int, inner: int, dtype: torch.dtype) -> None:
-    weight = normal(columns, inner, seed=1, dtype=dtype)
+def test_linear(columns: int, inner: int, dtype: torch.dtype, route: str) -> None:
+    matrix = normal(columns, inner, seed=1, dtype=dtype)
+    weight = plain(matrix)
+    if route == "prepared":
+        filled = torch.zeros(prepared_rows(columns, dtype), inner, dtype=dtype)
+        filled[:columns] = matrix
+        weight = prepare(filled, columns)
+        assert weight.nbytes == filled.nbytes, "the memory plan counts on this"
     x = normal(max(ROWS), inner, dtype=dtype)
     whole = linear(x, weight)
-    assert whole.dtype == dtype
-    assert whole.is_contiguous()
-    assert_within(tolerance(dtype), whole, linear_ref(x, weight))
+    assert (whole.shape, whole.dtype, whole.stride(1)) == ((max(ROWS), columns), dtype, 1)
+    assert_within(tolerance(dtype), whole, linear_ref(x, matrix))
     for rows in ROWS:
         assert torch.equal(linear(x[:rows], weight), whole[:rows]), f"{rows} rows"
     assert_rows_independent(lambda part: linear(part, weight), x)
+
+
+def test_weights_are_packed_where_torch_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pins the operators that the fast route borrows from torch; without them the plain route serves."""
+    filled = normal(64, 80)
+    assert prepare(filled.clone(), 60).packed
+    assert not prepare(filled[:60].bfloat16(), 60).packed
+    monkeypatch.setattr(torch_packed, "packed_bytes", lambda packed: 1)
+    weight = prepare(filled, 60)
+    assert not weight.packed
+    assert weight.storage is filled
+    assert torch.equal(linear(normal(3, 80, seed=1), weight), linear(normal(3, 80, seed=1), plain(filled[:60])))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
