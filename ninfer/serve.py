@@ -56,6 +56,8 @@ def _run(settings: Settings, cuda_sync: str) -> int:
     with bind_socket(settings.http.host, settings.http.port) as listener:
         for caution in cautions(settings):
             log.warning(caution)
+        if not settings.default_artifact and not settings.artifact.is_file():
+            raise StartupError(f"the model {settings.artifact} is not a file")
         # The numeric libraries take seconds to import: a busy port is reported before that.
         from ninfer.server import run_server
 

@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,6 +36,10 @@ from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
 from ninfer.served import ArtifactBuilder, Served, open_served
 
+# A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
+# of the 5 ms for which the loop may stand still.
+SWITCH_INTERVAL_S = 0.001
+
 log = structlog.get_logger(__name__)
 
 
@@ -43,6 +48,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
 
     raises ArtifactError or StartupError for what keeps the server from starting
     """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as open_things:
         if settings.default_artifact:
             folder = Path(open_things.enter_context(tempfile.TemporaryDirectory(prefix="ninfer-")))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from ninfer.api.envelopes import Family, body_for, fault_of, status_for
 from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings
 from ninfer.errors import DeviceFault, Overloaded, QueueTimeout
+from ninfer.scheduler.transitions import Lifecycle
 from ninfer.version import VERSION
 from tests.support.http import MODEL_ID, UNIX_TIME, Served, ask, model, served, settle
 
@@ -184,3 +186,18 @@ async def test_statuses_of_both_families(error: Exception, openai: int, anthropi
     body = body_for(fault, Family.ANTHROPIC, "req_1")
     assert f'"{kind}"'.encode() in body
     assert b"secret" not in body
+
+
+async def test_a_lost_engine_is_told_to_everybody() -> None:
+    async with served(scheduler=SchedulerSettings(exit_on_failure=False)) as state:
+        engine, gateway = state.state.engine, state.state.system.gateway
+        engine.fail_next, engine.fail_reset = DeviceFault("x"), DeviceFault("y")
+        assert (await state.post(ask())).status_code == 500
+        while gateway.lifecycle is not Lifecycle.FAILED:
+            await anyio.lowlevel.checkpoint()
+        status, body, _ = await get(state, "/health")
+        assert (status, body["status"]) == (503, "unavailable")
+        response = await state.post(ask())
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
+        error = (await response.get_json())["error"]
+        assert (error["code"], error["type"]) == ("service_unavailable", "server_error")
