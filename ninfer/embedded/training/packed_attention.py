@@ -26,11 +26,14 @@ class Documents:
     longest: int
 
     @classmethod
-    def at(cls, rows: int, positions: Tensor) -> Documents:
-        """From positions alone, on their device."""
+    def at(cls, rows: int, positions: Tensor, device: torch.device | None = None) -> Documents:
+        """From positions alone; given on the CPU and moved to `device`, nothing waits for that device."""
         starts = (positions == 0).nonzero().flatten()
         bounds = torch.cat([starts, starts.new_tensor([positions.numel()])]).int()
-        return cls(rows, positions, bounds, int(positions.max()) + 1)
+        longest = int(positions.max()) + 1
+        if device is not None and device.type == "cuda":
+            positions, bounds = (x.pin_memory().to(device, non_blocking=True) for x in (positions, bounds))
+        return cls(rows, positions, bounds, longest)
 
 
 class Attention(Protocol):

@@ -73,14 +73,17 @@ class Trainer:
         self.network.mtp.join = torch.compile(self.network.mtp.join, dynamic=False)  # type: ignore[method-assign]
         self._token_losses = torch.compile(token_losses, dynamic=False)
 
-    def step(self, blocks: list[Block], scale: float) -> Tensor:
-        """One update; returns on the device [answer loss, text loss, draft loss, share of accepted drafts]."""
-        ids, positions, weights = (
-            torch.from_numpy(_joined([getattr(block, name) for block in blocks])).to(self._device, non_blocking=True)
-            for name in ("ids", "positions", "weights")
+    def _losses(self, blocks: list[Block]) -> tuple[Tensor, Tensor]:
+        """The loss to descend, and [answer loss, text loss, draft loss, share of accepted drafts] without gradient."""
+        cuda = self._device.type == "cuda"
+        ids, weights, positions = (
+            torch.from_numpy(_joined([getattr(block, name) for block in blocks]))
+            for name in ("ids", "weights", "positions")
         )
-        rows = sum(len(block.ids) for block in blocks)
-        documents = Documents.at(rows, positions)
+        documents = Documents.at(sum(len(block.ids) for block in blocks), positions, self._device)
+        if cuda:
+            ids, weights = (x.pin_memory().to(self._device, non_blocking=True) for x in (ids, weights))
+        positions = documents.positions
         h, m = self.network(ids, documents, self._routes, self._dtype)
         table = self.network.head().to(self._dtype)
         share = weights.float() / 100
@@ -89,23 +92,33 @@ class Trainer:
         drafts_losses, drafts = self._token_losses(m, table, far.ids)
         draft_loss = weighted_mean(drafts_losses, far.weights)
         loss = weighted_mean(losses, near.weights) + DRAFT_WEIGHT * draft_loss
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimiser.step(scale)
         with torch.no_grad():
             answers, texts = (near.weights == kind / 100 for kind in (ANSWER, TEXT))
             accepted = (drafts[:-1] == likely[1:]) & (far.weights[:-1] == ANSWER / 100)
-            return torch.stack(
-                [
-                    weighted_mean(losses, answers.float()),
-                    weighted_mean(losses, texts.float()),
-                    draft_loss.detach(),
-                    accepted.sum() / (far.weights == ANSWER / 100).sum().clamp_min(1),
-                ]
-            )
+            figures = [
+                weighted_mean(losses, answers.float()),
+                weighted_mean(losses, texts.float()),
+                draft_loss,
+                accepted.sum() / (far.weights == ANSWER / 100).sum().clamp_min(1),
+            ]
+            return loss, torch.stack(figures)
+
+    def warm_up(self, blocks: list[Block]) -> None:
+        """Compile everything without changing a weight."""
+        self._losses(blocks)[0].backward()  # type: ignore[no-untyped-call]
+        self.network.zero_grad(set_to_none=True)
+
+    def step(self, blocks: list[Block], scale: float) -> Tensor:
+        """One update at `scale` times the learning rates; returns the four figures, still on the device."""
+        loss, figures = self._losses(blocks)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step(scale)
+        return figures
 
     def predict(self, ids: Tensor, positions: Tensor, rows: int) -> tuple[Tensor, Tensor, Tensor]:
         """For the examiner. With gradients on, because the graphs were compiled so."""
-        h, m = self.network(ids, Documents.at(rows, positions), self._routes, self._dtype)
+        documents = Documents.at(rows, positions.cpu(), self._device)
+        h, m = self.network(ids, documents, self._routes, self._dtype)
         table = self.network.head().to(self._dtype)
         losses, likely = self._token_losses(h, table, torch.roll(ids, -1))
         _, drafts = self._token_losses(m, table, torch.roll(ids, -2))
@@ -129,26 +142,33 @@ def save(path: Path, trainer: Trainer, progress: Progress) -> None:
     temporary.replace(path)
 
 
-def load(path: Path, trainer: Trainer) -> Progress:
-    state = torch.load(path, map_location="cpu", weights_only=True)
+def restore(state: dict[str, Any], trainer: Trainer) -> Progress:
     trainer.network.load_state_dict(state["network"])
     trainer.optimiser.load(state["optimiser"])
     return Progress(state["seconds"], state["steps"], state["records"])
 
 
+def _step_blocks(stream: Stream, rows: int) -> list[Block]:
+    blocks: list[Block] = []
+    while sum(len(block.ids) for block in blocks) < rows:
+        blocks.append(stream.take())
+    return blocks
+
+
 def train(trainer: Trainer, streams: dict[int, Stream], progress: Progress, until_s: float, total_s: float) -> None:
     """Take steps until `until_s` seconds of this clock or the whole budget have passed."""
     lengths = tuple((begin, length) for begin, length in LENGTHS if length in streams) or TOY_LENGTHS
+    began = time.monotonic()
+    length = row_length(progress.seconds / total_s, lengths)
+    trainer.warm_up(_step_blocks(streams[length], trainer.tokens // length))
+    print(f"warm after {time.monotonic() - began:.0f} s", flush=True)
     started, before = time.monotonic(), progress.seconds
     last_step, last_time = progress.steps, started
     while progress.seconds < total_s and time.monotonic() - started < until_s:
         done = progress.seconds / total_s
         length = row_length(done, lengths)
-        rows = trainer.tokens // length
-        blocks: list[Block] = []
         waited = time.monotonic()
-        while sum(len(block.ids) for block in blocks) < rows:
-            blocks.append(streams[length].take())
+        blocks = _step_blocks(streams[length], trainer.tokens // length)
         waited = time.monotonic() - waited
         if progress.steps % 20 == 0:
             trainer.network.round_weights(rounding(done))
@@ -189,7 +209,8 @@ def main() -> None:
     args = parser.parse_args()
 
     lengths = TOY_LENGTHS if args.toy else LENGTHS
-    part = f"{args.seed} from {args.state.stat().st_mtime_ns if args.state.exists() else 0}"
+    saved = torch.load(args.state, map_location="cpu", weights_only=True) if args.state.exists() else None
+    part = f"{args.seed} {saved['steps'] if saved else 0}"
     block = min(BLOCK_TOKENS, args.tokens)
     streams = {
         length: Stream(args.frontend, f"train {part} {length}", length, max(1, block // length), args.workers)
@@ -201,7 +222,7 @@ def main() -> None:
     network = Network(TOY if args.toy else Dimensions()).to(device)
     routes = Routes(DELTA_RULES[args.delta_rule], ATTENTIONS[args.attention])
     trainer = Trainer(network, routes, args.tokens, device, compiled=not args.eager)
-    progress = load(args.state, trainer) if args.state.exists() else Progress()
+    progress = restore(saved, trainer) if saved else Progress()
     network.round_weights(rounding(progress.seconds / (60 * args.total_minutes)))
     try:
         train(trainer, streams, progress, 60 * args.minutes, 60 * args.total_minutes)

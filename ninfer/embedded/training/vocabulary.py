@@ -17,13 +17,13 @@ import numpy as np
 from tokenizers import Regex, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Trainable
 
-from ninfer.artifact.frontend import CONTROL_TOKENS, SPLIT_PATTERN, byte_letters, small_frontend
+from ninfer.artifact.frontend import SPLIT_PATTERN, byte_letters, small_frontend
 from ninfer.embedded.generate.documents import Renderer
 from ninfer.embedded.generate.lookup import prose_filler
 from ninfer.embedded.generate.mixture import Mixture
 from ninfer.embedded.generate.prose import story
 from ninfer.embedded.training.corpus import SEPARATOR
-from ninfer.text.prompt import END_OF_TEXT
+from ninfer.text.prompt import END_OF_TEXT, FAMILY_CONTROL_TOKENS
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
 
@@ -69,7 +69,7 @@ def train_bpe(texts: list[str], size: int) -> tuple[dict[str, int], list[list[st
 
 def frontend(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, bytes]:
     """Frontend files of the checkpoint by role."""
-    files = small_frontend(public_tokens=len(vocabulary) + len(CONTROL_TOKENS))
+    files = small_frontend(public_tokens=len(vocabulary) + len(FAMILY_CONTROL_TOKENS))
     definition = json.loads(files["tokenizer.json"])
     definition["model"] |= {"vocab": vocabulary, "merges": merges}
     files["tokenizer.json"] = json.dumps(definition, ensure_ascii=False).encode()
@@ -116,7 +116,7 @@ def main() -> None:
             break
     texts = sample + generated_text(_CONVERSATIONS, 0)
     args.out.mkdir(parents=True, exist_ok=True)
-    for role, content in frontend(*train_bpe(texts, VOCABULARY - len(CONTROL_TOKENS))).items():
+    for role, content in frontend(*train_bpe(texts, VOCABULARY - len(FAMILY_CONTROL_TOKENS))).items():
         (args.out / role).write_bytes(content)
     tokenizer, _ = load_frontend(args.out)
     held_out = len(documents) // 50
