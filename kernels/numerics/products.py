@@ -68,9 +68,13 @@ def _width_agrees(width: int, inner: int, columns: int, transposed: bool, thread
     base = _base_width(inner, columns, transposed, threads)
     if width == base:
         return True
-    a, b = _operands(max(_CHECK_BATCHES), width, inner, columns, transposed)
-    tiles = _tiled(a, b, base)
-    return all(torch.equal(torch.bmm(a[:n], b[:n]), tiles[:n]) for n in _CHECK_BATCHES)
+    a, b = _operands(max(_CHECK_BATCHES), max(width, TILE), inner, columns, transposed)
+    expected = _tiled(a, b, base)
+    return all(
+        torch.equal(torch.bmm(a[:n, begin : begin + width].contiguous(), b[:n]), expected[:n, begin : begin + width])
+        for n in _CHECK_BATCHES
+        for begin in range(0, a.shape[1] - width + 1, width)
+    )
 
 
 def single_rows(a: Tensor, b: Tensor) -> Tensor:

@@ -80,5 +80,8 @@ def _base(inner: int, product: Callable[[Tensor], Tensor]) -> int:
 
 
 def _same_bits(width: int, inner: int, product: Callable[[Tensor], Tensor], base: int) -> bool:
-    x = _operand(width, inner)
-    return torch.equal(product(x), _tiled(x, product, base))
+    """Whether tiles of `width` rows, as many as fill the base tile, come out as by tiles of `base` rows."""
+    x = _operand(max(width, TILE), inner)
+    expected = _tiled(x, product, base)
+    pieces = range(0, x.shape[0] - width + 1, width)
+    return all(torch.equal(product(x[begin : begin + width]), expected[begin : begin + width]) for begin in pieces)
