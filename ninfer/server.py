@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import signal
@@ -129,6 +130,8 @@ class Server:
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)
             status = await system.run(listening.set)
+            # Connections that are cut off from here on are no faults, though asyncio would report each as one.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
             stopped.set()
             if listening.is_set():
                 with anyio.move_on_after(2 * GRACEFUL_S):

@@ -212,3 +212,4 @@ def test_a_stop_lets_what_runs_end_and_refuses_the_rest() -> None:
     assert process.end() == 0
     assert time.monotonic() - began < 30
     assert "SIGTERM: stopping" in process.console
+    assert "Traceback" not in process.console

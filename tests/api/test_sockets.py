@@ -19,6 +19,7 @@ import pytest
 import trustme
 from anyio.abc import SocketStream
 
+from ninfer.api import edge
 from ninfer.config import HttpSettings, SchedulerSettings
 from ninfer.errors import StartupError
 from ninfer.listener import bind_socket, server_config
@@ -192,6 +193,30 @@ class Peer:
         await self._stream.send(self._h2.data_to_send())
         return stream_id
 
+    async def ask_in_part(self) -> int:
+        """Send the beginning of an upload; returns its stream id."""
+        assert self._h2 is not None
+        self._h2.initiate_connection()
+        headers = [(":method", "POST"), (":path", "/nope"), (":scheme", "http"), (":authority", "x")]
+        self._h2.send_headers(1, headers)
+        await self._stream.send(self._h2.data_to_send())
+        return 1
+
+    async def wait_end(self, stream_id: int) -> None:
+        """Read until the answer is complete."""
+        assert self._h2 is not None
+        while True:
+            events = self._h2.receive_data(await self._stream.receive())
+            await self._stream.send(self._h2.data_to_send())
+            if any(isinstance(event, h2.events.StreamEnded) and event.stream_id == stream_id for event in events):
+                return
+
+    async def send_more(self, stream_id: int) -> None:
+        """Send more of the upload."""
+        assert self._h2 is not None
+        self._h2.send_data(stream_id, b"more")
+        await self._stream.send(self._h2.data_to_send())
+
     async def wait_text(self, text: bytes) -> None:
         """Read until this was in the answer."""
         seen = b""
@@ -239,6 +264,35 @@ async def test_a_peer_that_leaves_frees_its_place(version: str, stream: bool) ->
             assert machine.statistics().totals.completed == 0
         for connection in connections:
             await connection.aclose()
+
+
+async def test_a_peer_that_reads_nothing_is_given_up_and_delays_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "SLOW_PEER_S", 0.3)
+    scheduler = SchedulerSettings(lanes=2, max_context_tokens=65536)
+    async with listening(talker(), scheduler=scheduler) as server, client("h1") as http:
+        machine = server.served.state.system.machine
+        async with await anyio.connect_tcp("127.0.0.1", server.port) as connection:
+            # Nobody reads here, so the stream stands still when its HTTP/2 window is full.
+            await Peer(connection, "h2").ask(stream=True, max_tokens=60_000)
+            answer = await http.post(f"{server.url}/chat/completions", json=ask(max_tokens=200))
+            assert answer.json()["usage"]["completion_tokens"] == 200
+            await settle(server.served)
+        assert machine.statistics().totals.completed == 1
+
+
+async def test_an_upload_that_goes_on_after_its_answer_harms_no_other_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge, "LINGER_S", 0.01)
+    async with listening(talker()) as server:
+        async with await anyio.connect_tcp("127.0.0.1", server.port) as connection:
+            peer = Peer(connection, "h2")
+            upload = await peer.ask_in_part()
+            await peer.wait_end(upload)
+            await peer.send_more(upload)
+            stream_id = await peer.ask(stream=True, max_tokens=50)
+            await peer.send_more(upload)
+            await peer.wait_text(b"[DONE]")
+            assert stream_id > upload
+        await settle(server.served)
 
 
 @pytest.mark.parametrize("version", ["h1", "h2"])
