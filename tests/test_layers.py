@@ -58,7 +58,8 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         frozenset({"orjson", "structlog"}),
     ),
     "ninfer.console": (STDLIB_ROW, frozenset({"structlog"})),
-    "ninfer.listener": ((*STDLIB_ROW, "ninfer.api"), frozenset({"hypercorn"})),
+    "ninfer.http2": ((), frozenset({"h2", "hypercorn"})),
+    "ninfer.listener": ((*STDLIB_ROW, "ninfer.api", "ninfer.http2"), frozenset({"hypercorn"})),
     "ninfer.served": (("ninfer",), frozenset({"torch"})),
     "ninfer.server": (("ninfer",), frozenset({"anyio", "hypercorn", "quart", "structlog"})),
     "ninfer.serve": (("ninfer",), frozenset({"structlog"})),
@@ -70,7 +71,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
 }
 
 # Where waiting is allowed at all.
-MAY_AWAIT = ("ninfer.actors", "ninfer.api", "ninfer.server", "ninfer.bench")
+MAY_AWAIT = ("ninfer.actors", "ninfer.api", "ninfer.http2", "ninfer.server", "ninfer.bench")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
