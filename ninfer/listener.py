@@ -46,8 +46,8 @@ def _drop_dead_peers(listener: socket.socket) -> None:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SLOW_PEER_S * 1000))
 
 
-def server_config(listener: socket.socket, settings: HttpSettings) -> Config:
-    """The HTTP server's configuration for a bound socket, which it takes over.
+def server_config(settings: HttpSettings) -> Config:
+    """The HTTP server's configuration; where it serves is said by :func:`start_listening`.
 
     HTTP/1.1 and HTTP/2 by ALPN over TLS, by prior knowledge without; StartupError for unusable TLS files.
     """
@@ -70,8 +70,16 @@ def server_config(listener: socket.socket, settings: HttpSettings) -> Config:
             config.create_ssl_context()
         except (OSError, ssl.SSLError) as error:
             raise StartupError(f"--tls-cert {config.certfile} and --tls-key {config.keyfile}: {error}") from None
-    config.bind = [f"fd://{listener.detach()}"]
     return config
+
+
+def start_listening(listener: socket.socket, config: Config) -> None:
+    """Listen, and hand the socket to the server that gets this configuration.
+
+    raises OSError when somebody else listens on the address by now: two sockets may be bound to it until one listens
+    """
+    listener.listen(config.backlog)
+    config.bind = [f"fd://{listener.detach()}"]
 
 
 def base_url(settings: HttpSettings) -> str:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -31,7 +31,7 @@ from ninfer.artifact.container import Artifact
 from ninfer.artifact.tiny import build_tiny
 from ninfer.config import Settings
 from ninfer.errors import StartupError
-from ninfer.listener import GRACEFUL_S, base_url, server_config
+from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
@@ -40,6 +40,7 @@ from ninfer.served import ArtifactBuilder, Served, open_served
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
 SWITCH_INTERVAL_S = 0.001
+LISTEN_STATUS = 1
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +62,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         event_log = open_things.enter_context(EventLog.open(settings.log.event_log, settings.log.log_content))
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
-        server = Server(settings, served, event_log, request_log, server_config(listener, settings.http), cuda_sync)
+        server = Server(settings, served, event_log, request_log, listener, server_config(settings.http), cuda_sync)
         return anyio.run(server.run, backend="asyncio")
 
 
@@ -97,6 +98,37 @@ class _AnnouncingSystem(System):
         self.on_ready()
 
 
+@dataclass(slots=True)
+class HttpTask:
+    """The HTTP server on a bound socket; ends when `stopped` is set, and sets `closed` at its end.
+
+    error   why it could not listen
+    """
+
+    app: Quart
+    listener: socket.socket
+    config: Config
+    stopped: anyio.Event
+    closed: anyio.Event = field(default_factory=anyio.Event)
+    error: OSError | None = None
+
+    async def run(self, may_listen: anyio.Event, give_up: Callable[[], None]) -> None:
+        """Serve from when it may listen on; `give_up` is called when the port turns out to be taken after all."""
+        await may_listen.wait()
+        try:
+            start_listening(self.listener, self.config)
+        except OSError as error:
+            self.error = error
+            log.error(f"cannot listen: {error.strerror or error}")
+            self.closed.set()
+            give_up()
+            return
+        try:
+            await serve_http(self.app, self.config, shutdown_trigger=self.stopped.wait)
+        finally:
+            self.closed.set()
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """Everything one process runs: the actors, the HTTP server, the signals, the periodic records."""
@@ -105,6 +137,7 @@ class Server:
     served: Served
     event_log: EventLog
     request_log: RequestLog
+    listener: socket.socket
     http_config: Config
     cuda_sync: str
 
@@ -123,21 +156,22 @@ class Server:
             keep_alive_comment_s=settings.http.keep_alive_comment_s,
             unix_time=time.time,
         )
-        listening, stopped, closed = anyio.Event(), anyio.Event(), anyio.Event()
+        may_listen, stopped = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._stop_on_signals, system)
-            tasks.start_soon(self._serve_http, create_app(chat, settings.http), listening, stopped, closed)
+            http = HttpTask(create_app(chat, settings.http), self.listener, self.http_config, stopped)
+            tasks.start_soon(http.run, may_listen, system.stop)
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)
-            status = await system.run(listening.set)
+            status = await system.run(may_listen.set)
             # Connections that are cut off from here on are no faults, though asyncio would report each as one.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
             stopped.set()
-            if listening.is_set():
+            if may_listen.is_set():
                 with anyio.move_on_after(2 * GRACEFUL_S):
-                    await closed.wait()
+                    await http.closed.wait()
             tasks.cancel_scope.cancel()
-        return status
+        return status if http.error is None else LISTEN_STATUS
 
     async def _stop_on_signals(self, system: System, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -145,13 +179,6 @@ class Server:
             async for number in signals:
                 log.info(f"{number.name}: stopping")
                 system.stop()
-
-    async def _serve_http(self, app: Quart, listening: anyio.Event, stopped: anyio.Event, closed: anyio.Event) -> None:
-        await listening.wait()
-        try:
-            await serve_http(app, self.http_config, shutdown_trigger=stopped.wait)
-        finally:
-            closed.set()
 
     def _announce(self, builder: ArtifactBuilder, load_s: float) -> None:
         settings, model, bound = self.settings, self.served.model, self.served.bound

@@ -9,7 +9,7 @@ import pytest
 
 from ninfer.config import HttpSettings
 from ninfer.errors import StartupError
-from ninfer.listener import base_url, bind_socket, server_config
+from ninfer.listener import base_url, bind_socket, server_config, start_listening
 
 
 def test_a_bound_socket_does_not_listen_yet() -> None:
@@ -36,8 +36,9 @@ def test_a_host_that_does_not_exist_is_refused() -> None:
 
 
 def test_the_configuration_is_generous() -> None:
+    config = server_config(HttpSettings())
     with bind_socket("127.0.0.1", 0) as bound:
-        config = server_config(bound, HttpSettings())
+        start_listening(bound, config)
         assert bound.fileno() == -1, "the server owns the socket now"
     (server,) = config.create_sockets().insecure_sockets
     server.close()

@@ -201,3 +201,12 @@ async def test_a_lost_engine_is_told_to_everybody() -> None:
         assert (response.status_code, response.headers["Retry-After"]) == (503, "1")
         error = (await response.get_json())["error"]
         assert (error["code"], error["type"]) == ("service_unavailable", "server_error")
+
+
+async def test_a_server_that_loads_says_so() -> None:
+    async with served(serving=False) as state:
+        response = await state.post(ask())
+        assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
+        assert (await response.get_json())["error"]["code"] == "model_loading"
+        await state.state.wait_serving()
+        assert (await state.post(ask())).status_code == 200

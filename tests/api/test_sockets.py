@@ -22,7 +22,7 @@ from anyio.abc import SocketStream
 from ninfer.api import edge
 from ninfer.config import HttpSettings, SchedulerSettings
 from ninfer.errors import StartupError
-from ninfer.listener import bind_socket, server_config
+from ninfer.listener import server_config
 from tests.support.engines import FakeEngine
 from tests.support.http import ask, chunks, joined, settle
 from tests.support.listening import listening
@@ -322,5 +322,5 @@ async def test_bad_tls_files_are_the_operators_to_mend(tmp_path: Path) -> None:
 
     (tmp_path / "pem").write_text("nothing")
     settings = HttpSettings(tls_cert=tmp_path / "pem", tls_key=tmp_path / "pem")
-    with bind_socket("127.0.0.1", 0) as listener, pytest.raises(StartupError, match="--tls-cert"):
-        server_config(listener, settings)
+    with pytest.raises(StartupError, match="--tls-cert"):
+        server_config(settings)

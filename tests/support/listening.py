@@ -10,7 +10,7 @@ import anyio
 from hypercorn.asyncio import serve
 
 from ninfer.config import HttpSettings, SchedulerSettings
-from ninfer.listener import bind_socket, server_config
+from ninfer.listener import bind_socket, server_config, start_listening
 from tests.support.engines import FakeEngine
 from tests.support.http import Served, served
 
@@ -32,8 +32,8 @@ async def listening(
     async with served(engine, http=settings, scheduler=scheduler) as state:
         listener = bind_socket("127.0.0.1", 0)
         port = listener.getsockname()[1]
-        listener.listen(128)  # so that a client that is quicker than the server's start waits instead of being refused
-        config = server_config(listener, settings)
+        config = server_config(settings)
+        start_listening(listener, config)
         config.graceful_timeout = 0.2
         stopped = anyio.Event()
         async with anyio.create_task_group() as tasks:
