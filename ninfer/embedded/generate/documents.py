@@ -36,7 +36,7 @@ class Renderer:
         self._think, self._think_end = control(THINK_OPEN), control(THINK_CLOSE)
         self._end = control(END_OF_TEXT)
         self._assistant = tokenizer.encode("assistant\n")
-        (self._blank,) = tokenizer.encode("\n\n")
+        self._blank, self._line = tokenizer.encode("\n\n"), tokenizer.encode("\n")
 
     def prompt(self, conversation: Conversation) -> RenderedPrompt:
         """What the server renders for the conversation without its last message."""
@@ -66,13 +66,13 @@ class Renderer:
         """Half-open spans of generated tokens, each ending behind its `<|im_end|>`."""
         spans = []
         head = [self._im_start, *self._assistant, self._think]
-        closed = [self._blank, self._think_end, self._blank]
+        closed = [*self._blank, self._think_end, *self._blank]
         for n, token in enumerate(ids):
             if token != self._im_start or list(ids[n : n + len(head)]) != head:
                 continue
             begin = n + len(head)
             # An empty think block is part of the prompt; an open one is followed by a line end, also the prompt's.
-            begin += len(closed) if list(ids[begin : begin + len(closed)]) == closed else 1
+            begin += len(closed) if list(ids[begin : begin + len(closed)]) == closed else len(self._line)
             spans.append((begin, list(ids).index(self._im_end, begin) + 1))
         return spans
 

@@ -6,7 +6,7 @@ Time and not steps, because the budget of a lent machine is time and its speed i
 from __future__ import annotations
 
 # (from this share on, tokens of a row): short documents first, since retrieval is learnt on them and then stretched.
-LENGTHS = ((0.0, 1024), (0.10, 2048), (0.30, 8192), (0.82, 16384))
+LENGTHS = ((0.0, 1024), (0.10, 2048), (0.25, 8192), (0.75, 16384))
 WARM_UP, DECAY_FROM, LEAST = 0.01, 0.55, 0.02
 ROUND_FROM = 0.72
 DRAFT_WEIGHT = 0.3

@@ -1,6 +1,6 @@
 """Trains the embedded model in parts that each stop by themselves.
 
-    python -m ninfer.embedded.training.train --frontend DIR --state FILE --minutes 9 --total-minutes 22 --out DIR
+    python -m ninfer.embedded.training.train --frontend DIR --state FILE --stop-after-s 540 --total-minutes 17 --out DIR
 
 The first call starts from the seed, a later one continues from the state file. Schedule and row lengths follow the
 share of the total minutes that has been trained (`schedule`). At the end of a part the state is saved, the checkpoint
@@ -65,7 +65,7 @@ class Trainer:
             self._compile()
 
     def _compile(self) -> None:
-        torch._dynamo.config.cache_size_limit = 128
+        torch._dynamo.config.recompile_limit = 128
         # Per-token parts only: the sequence operations are kernels of their own.
         for layer in [*self.network.model.layers, *self.network.mtp.layers]:
             layer.before = torch.compile(layer.before, dynamic=False)
@@ -155,8 +155,8 @@ def _step_blocks(stream: Stream, rows: int) -> list[Block]:
     return blocks
 
 
-def train(trainer: Trainer, streams: dict[int, Stream], progress: Progress, until_s: float, total_s: float) -> None:
-    """Take steps until `until_s` seconds of this clock or the whole budget have passed."""
+def train(trainer: Trainer, streams: dict[int, Stream], progress: Progress, deadline: float, total_s: float) -> None:
+    """Take steps until the monotonic clock shows `deadline` or the whole budget is used up."""
     lengths = tuple((begin, length) for begin, length in LENGTHS if length in streams) or TOY_LENGTHS
     began = time.monotonic()
     length = row_length(progress.seconds / total_s, lengths)
@@ -164,7 +164,7 @@ def train(trainer: Trainer, streams: dict[int, Stream], progress: Progress, unti
     print(f"warm after {time.monotonic() - began:.0f} s", flush=True)
     started, before = time.monotonic(), progress.seconds
     last_step, last_time = progress.steps, started
-    while progress.seconds < total_s and time.monotonic() - started < until_s:
+    while progress.seconds < total_s and time.monotonic() < deadline:
         done = progress.seconds / total_s
         length = row_length(done, lengths)
         waited = time.monotonic()
@@ -191,11 +191,12 @@ def train(trainer: Trainer, streams: dict[int, Stream], progress: Progress, unti
 
 
 def main() -> None:
+    born = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frontend", type=Path, required=True, help="directory that `vocabulary` has written")
     parser.add_argument("--state", type=Path, required=True, help="file to continue from, if it exists, and to save to")
     parser.add_argument("--out", type=Path, required=True, help="directory for the checkpoint and the reports")
-    parser.add_argument("--minutes", type=float, required=True, help="training time of this part")
+    parser.add_argument("--stop-after-s", type=float, required=True, help="end training when this process is so old")
     parser.add_argument("--total-minutes", type=float, required=True, help="training time of all parts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=131072, help="tokens of a step")
@@ -225,7 +226,7 @@ def main() -> None:
     progress = restore(saved, trainer) if saved else Progress()
     network.round_weights(rounding(progress.seconds / (60 * args.total_minutes)))
     try:
-        train(trainer, streams, progress, 60 * args.minutes, 60 * args.total_minutes)
+        train(trainer, streams, progress, born + args.stop_after_s, 60 * args.total_minutes)
     finally:
         for stream in streams.values():
             stream.close()

@@ -28,6 +28,8 @@ from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
 
 VOCABULARY = 8192
+# A small model is right where it is confident and wrong elsewhere: little temperature.
+SAMPLING = {"do_sample": True, "temperature": 0.2, "top_k": 20, "top_p": 0.9}
 # Generated conversations in the text on which merges are counted; real text is the rest.
 _CONVERSATIONS = 6000
 _REAL_CHARACTERS = 12_000_000
@@ -72,6 +74,8 @@ def frontend(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, b
     files = small_frontend(public_tokens=len(vocabulary) + len(FAMILY_CONTROL_TOKENS))
     definition = json.loads(files["tokenizer.json"])
     definition["model"] |= {"vocab": vocabulary, "merges": merges}
+    generation = json.loads(files["generation_config.json"])
+    files["generation_config.json"] = json.dumps(generation | SAMPLING, indent=2).encode()
     files["tokenizer.json"] = json.dumps(definition, ensure_ascii=False).encode()
     return files
 
