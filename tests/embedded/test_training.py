@@ -17,6 +17,7 @@ from ninfer.embedded.training.network import Network, Routes
 from ninfer.embedded.training.optimiser import orthogonalised
 from ninfer.embedded.training.packed_attention import masked
 from ninfer.embedded.training.packing import Block, Packer
+from ninfer.embedded.training.ranking import count_written
 from ninfer.embedded.training.schedule import LENGTHS, rate, rounding, row_length
 from ninfer.embedded.training.train import Progress, Trainer, restore, save
 from ninfer.embedded.training.vocabulary import frontend, load_frontend, tokenise, train_bpe
@@ -116,3 +117,10 @@ def test_the_schedule_covers_the_budget():
     assert rate(1.0) < 0.05
     assert rounding(0.5) == 0.0
     assert rounding(1.0) == 1.0
+
+
+def test_ranking_counts_what_is_written_and_not_what_is_read(directory: Path):
+    counts = count_written(Packer(directory, "seed", 2048), 1, 448)
+    block = Packer(directory, "seed", 2048).block(1)
+    assert counts.sum() == (block.weights > 3).sum()
+    assert 0 < counts.sum() < block.ids.size

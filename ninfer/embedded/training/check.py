@@ -20,7 +20,7 @@ from ninfer.embedded.training.delta_rule import RESET, chunked, fla_kernels
 from ninfer.embedded.training.packed_attention import Documents, masked, variable_length
 
 # Largest relative error of bf16 kernels against float32, results and gradients.
-TOLERANCE = 0.02
+TOLERANCE = 0.05
 
 
 def relative_errors(
