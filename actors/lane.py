@@ -27,7 +27,7 @@ from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.replies import send_last, send_reply
 from ninfer.errors import ActorStopped
 from ninfer.scheduler.events import StopStringFound
-from ninfer.text.output import OutputParser
+from ninfer.text.output import Delta, OutputParser
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason
 
@@ -122,7 +122,7 @@ class LaneActor:
         service.last_token_at = message.at
         deltas = parser.feed(message.token_ids)
         if deltas:
-            self._send(service, TextDelta(tuple(deltas), parser.completion_tokens, message.at))
+            self._publish(service, deltas)
         if parser.stop_string is not None:
             self._report(StopStringFound(service.request_id))
 
@@ -133,8 +133,7 @@ class LaneActor:
         if parser.stop_string is not None:
             reason = FinishReason.STOP_STRING  # a limit was met in the same step; the text ends at the stop string
         if deltas:
-            at = service.last_token_at if service.last_token_at is not None else service.admitted_at
-            self._send(service, TextDelta(tuple(deltas), parser.completion_tokens, at))
+            self._publish(service, deltas)
         usage = Usage(
             prompt_tokens=len(service.request.prompt_ids),
             cached_tokens=service.cached_tokens,
@@ -143,6 +142,10 @@ class LaneActor:
         )
         last = Finished(reason, usage, self.lane, service.admitted_at, service.first_token_at, service.last_token_at)
         send_last(service.replies, last)
+
+    def _publish(self, service: _Service, deltas: list[Delta]) -> None:
+        count = service.parser.completion_tokens
+        self._send(service, TextDelta(tuple(deltas), count, service.first_token_at, service.last_token_at))
 
     @staticmethod
     def _send(service: _Service, reply: Reply) -> None:

@@ -61,11 +61,15 @@ class PrefillProgress:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Typed pieces of text, in order, and how many output tokens have been counted up to here."""
+    """Typed pieces of text, in order, and how many output tokens have been counted up to here.
+
+    first_token_at, at   monotonic times of the first token and of the newest; None if there was no token
+    """
 
     deltas: tuple[Delta, ...]
     completion_tokens: int
-    at: float
+    first_token_at: float | None
+    at: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.scheduler import SchedulerActor
 from ninfer.actors.warmup import warm_up
 from ninfer.config import SchedulerSettings
-from ninfer.errors import NinferError
+from ninfer.errors import ActorStopped, NinferError
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
 from ninfer.text.tokenizer import Tokenizer
@@ -69,6 +69,7 @@ class System:
         self._timer: anyio.CancelScope | None = None
         self._engine: EngineLike | None = None
         self._status = BROKEN_STATUS
+        self.last_words = ""
         self._over = anyio.Event()
 
     def stop(self) -> None:
@@ -76,7 +77,7 @@ class System:
         self._tell(ev.StopRequested())
 
     async def run(self, on_listen: Callable[[], None], on_ready: Callable[[], None] = lambda: None) -> int:
-        """Plan, load, serve, drain; returns the exit status.
+        """Plan, load, serve, drain; returns the exit status. If it is not 0, `last_words` say why.
 
         on_listen   called when the early memory plan fits, before anything is loaded
         on_ready    called when requests are served from now on
@@ -117,7 +118,10 @@ class System:
         self.slots.stop()
 
     def _tell(self, event: ev.Event) -> None:
-        self._mailbox.put_nowait(event)
+        try:
+            self._mailbox.put_nowait(event)
+        except ActorStopped:
+            log.debug("news for a scheduler that has stopped", kind=type(event).__name__)
 
     async def _plan(self) -> None:
         try:
@@ -149,9 +153,7 @@ class System:
 
     def exit(self, status: int, message: str) -> None:
         """End the process."""
-        if status:
-            log.error(message)
-        self._status = status
+        self._status, self.last_words = status, message
         self._over.set()
 
     def wake_at(self, at: float) -> None:

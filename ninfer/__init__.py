@@ -3,6 +3,6 @@
 Importing the package changes nothing: no device is probed, no environment is read, no thread is started.
 """
 
-from ninfer.version import VERSION as __version__
+from ninfer import version
 
-__all__ = ["__version__"]
+__version__ = version.VERSION

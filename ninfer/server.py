@@ -40,7 +40,7 @@ from ninfer.served import ArtifactBuilder, Served, open_served
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
 SWITCH_INTERVAL_S = 0.001
-LISTEN_STATUS = 1
+STARTUP_STATUS = 1
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +63,12 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
         server = Server(settings, served, event_log, request_log, listener, server_config(settings.http), cuda_sync)
-        return anyio.run(server.run, backend="asyncio")
+        status, why = anyio.run(server.run, backend="asyncio")
+        if status == STARTUP_STATUS:
+            raise StartupError(why)
+        if status:
+            log.critical(why)
+        return status
 
 
 def _open_artifact(path: Path) -> Artifact:
@@ -87,17 +92,6 @@ def _open_request_log(settings: Settings) -> RequestLog:
     )
 
 
-class _AnnouncingSystem(System):
-    """A system that also tells the console when it serves."""
-
-    on_ready: Callable[[], None]
-
-    def announce_ready(self) -> None:
-        """Say that the server serves."""
-        super().announce_ready()
-        self.on_ready()
-
-
 @dataclass(slots=True)
 class HttpTask:
     """The HTTP server on a bound socket; ends when `stopped` is set, and sets `closed` at its end.
@@ -119,7 +113,6 @@ class HttpTask:
             start_listening(self.listener, self.config)
         except OSError as error:
             self.error = error
-            log.error(f"cannot listen: {error.strerror or error}")
             self.closed.set()
             give_up()
             return
@@ -141,13 +134,12 @@ class Server:
     http_config: Config
     cuda_sync: str
 
-    async def run(self) -> int:
-        """Run to the end; returns the exit status."""
+    async def run(self) -> tuple[int, str]:
+        """Run to the end; returns the exit status and, if it is not 0, why. Raises StartupError."""
         settings, model = self.settings, self.served.model
         builder = ArtifactBuilder(self.served.bound, settings.engine, model.tokenizer.id_count)
-        system = _AnnouncingSystem(settings.scheduler, builder, model.tokenizer, self.event_log, time.time)
+        system = System(settings.scheduler, builder, model.tokenizer, self.event_log, time.time)
         begun = time.monotonic()
-        system.on_ready = lambda: self._announce(builder, time.monotonic() - begun)
         chat = ChatService(
             gateway=system.gateway,
             model=model,
@@ -163,7 +155,7 @@ class Server:
             tasks.start_soon(http.run, may_listen, system.stop)
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)
-            status = await system.run(may_listen.set)
+            status = await system.run(may_listen.set, lambda: self._announce(builder, time.monotonic() - begun))
             # Connections that are cut off from here on are no faults, though asyncio would report each as one.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
             stopped.set()
@@ -171,7 +163,9 @@ class Server:
                 with anyio.move_on_after(2 * GRACEFUL_S):
                     await http.closed.wait()
             tasks.cancel_scope.cancel()
-        return status if http.error is None else LISTEN_STATUS
+        if http.error is not None:
+            raise StartupError(f"cannot listen: {http.error.strerror or http.error}")
+        return status, system.last_words
 
     async def _stop_on_signals(self, system: System, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:

@@ -142,7 +142,6 @@ class _Answer:
         self._chunks = chunks
         self._admitted: Admitted | None = None
         self._processed = -1
-        self._first_text_at: float | None = None
         self.is_complete = False
 
     def chunks_of(self, reply: Reply) -> Iterator[Mapping[str, object]]:
@@ -164,8 +163,6 @@ class _Answer:
             yield self._chunks.progress(reply, self._admitted.at)
 
     def _text(self, reply: TextDelta) -> Iterator[Mapping[str, object]]:
-        if self._first_text_at is None:
-            self._first_text_at = reply.at
         so_far = self._timings(reply) if self._request.timings_per_token else None
         for delta in reply.deltas:
             yield self._chunks.delta(delta, so_far)
@@ -175,7 +172,7 @@ class _Answer:
         cached = admitted.cached_tokens if admitted is not None else 0
         usage = Usage(self._session.prompt_tokens, cached, reply.completion_tokens, reasoning_tokens=0)
         admitted_at = admitted.at if admitted is not None else None
-        return timings(usage, Moments(self._session.received_at, admitted_at, self._first_text_at, reply.at))
+        return timings(usage, Moments(self._session.received_at, admitted_at, reply.first_token_at, reply.at))
 
 
 def _event_stream(frames: AsyncIterator[bytes]) -> Response:

@@ -228,6 +228,20 @@ async def test_an_engine_that_cannot_be_reset_ends_the_process() -> None:
             await state.system.gateway.arrive()
 
 
+async def test_a_stop_while_the_engine_is_reset_ends_the_process() -> None:
+    gate = threading.Event()
+    engine = FakeEngine(echo)
+    async with running(SchedulerSettings(drain_s=0.0), engine=engine) as state:
+        engine.fail_next = RuntimeError("the device fell over")
+        engine.reset_gate = gate
+        end = last(await ask(state, "is running"))
+        assert isinstance(end, Failed)
+        state.system.stop()
+        await settle(state)
+        gate.set()
+        assert await state.wait_status() == 0
+
+
 async def test_nothing_listens_when_the_plan_does_not_fit() -> None:
     engine = FakeEngine(echo)
     builder = FakeBuilder(engine, required=3, available=2)

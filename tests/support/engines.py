@@ -43,6 +43,7 @@ class FakeEngine:
         self.fail_next: Exception | None = None
         self.fail_reset: Exception | None = None
         self.gate: threading.Event | None = None
+        self.reset_gate: threading.Event | None = None
         self.resets = 0
         self.rows_seen: list[int] = []
 
@@ -56,6 +57,8 @@ class FakeEngine:
         return self._prefill(plan) if isinstance(plan, PrefillChunk) else self._decode(plan)
 
     def reset(self) -> None:
+        if self.reset_gate is not None:
+            assert self.reset_gate.wait(30), "the test never opened the gate"
         if self.fail_reset is not None:
             raise self.fail_reset
         self.resets += 1
