@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ninfer.kernels.numerics.activations import reciprocal_root, sigmoid, softplus
-from ninfer.kernels.numerics.products import batched_rows, single_rows
+from ninfer.kernels.numerics.products import batched_rows, minus_single_rows
 
 BLOCK = 64
 L2_EPS = 1e-6  # model spec, section 0: inside the root, on the sum
@@ -31,6 +31,14 @@ def _normalised(x: Tensor) -> Tensor:
 def _per_value_head(x: Tensor, value_heads: int) -> Tensor:
     """[n, HK, ...] with each key head repeated for its value heads: [n, HV, ...]."""
     return x.repeat_interleave(value_heads // x.shape[1], dim=1)
+
+
+def _chosen(pool: Tensor, lanes: Tensor) -> Tensor:
+    """Slots of the given lanes; a single one needs no copy."""
+    if lanes.shape[0] == 1:
+        lane = int(lanes)
+        return pool[lane : lane + 1]
+    return pool.index_select(0, lanes)
 
 
 def _advanced(s: Tensor, kn: Tensor, u: Tensor, cumulative: Tensor) -> Tensor:
@@ -88,8 +96,12 @@ def gdn_prefill(
         rest = values[block] - growth[block] * carried[:, :BLOCK]
         u = torch.zeros_like(rest)
         for i in range(rows):
-            known = single_rows(before[block, i].unsqueeze(1), u)
-            u[:, i : i + 1] = strength[block, :, i : i + 1] * (rest[:, i : i + 1] - known)
+            row = slice(i, i + 1)
+            torch.mul(
+                strength[block, :, row],
+                minus_single_rows(rest[:, row], before[block, i].unsqueeze(1), u),
+                out=u[:, row],
+            )
         inside = batched_rows(upto[block], u)
         out[block] = (growth[block] * carried[:, BLOCK:] + inside) / math.sqrt(key_width)
         if rows == BLOCK:
@@ -124,29 +136,28 @@ def gdn_decode(
     open_k[lanes, :, offsets] = kn
     open_g[lanes, :, offsets] = now
 
-    keys = open_k.index_select(0, lanes).view(batch * key_heads, BLOCK, key_width)
+    keys = _chosen(open_k, lanes).view(batch * key_heads, BLOCK, key_width)
     both = torch.stack([kn, qn], dim=2)  # [B, HK, 2, DK]
     scores = batched_rows(both.view(batch * key_heads, 2, key_width), keys.transpose(1, 2))
     scores = _per_value_head(scores.reshape(batch, key_heads, 2, BLOCK), value_heads)
     places = torch.arange(BLOCK, device=v.device)
     seen = (places <= offsets.unsqueeze(-1)).unsqueeze(1)  # [B, 1, 64]
-    distance = now.unsqueeze(-1) - open_g.index_select(0, lanes)
+    distance = now.unsqueeze(-1) - _chosen(open_g, lanes)
     fading = torch.exp(distance.masked_fill(~seen, -math.inf))
     own = (places == offsets.unsqueeze(-1)).unsqueeze(1)
     before = (scores[:, :, 0] * fading).masked_fill(own, 0.0)
     upto = scores[:, :, 1] * fading
 
-    entry = s.index_select(0, lanes).view(batch * value_heads, value_width, key_width)
+    entry = _chosen(s, lanes).view(batch * value_heads, value_width, key_width)
     stacked = _per_value_head(both, value_heads).view(batch * value_heads, 2, key_width)
     carried = batched_rows(stacked, entry.transpose(1, 2)).view(batch, value_heads, 2, value_width)
     growth = torch.exp(now).unsqueeze(-1)
-    rest = v.float() - growth * carried[:, :, 0]
-    u = open_u.index_select(0, lanes).view(batch * value_heads, BLOCK, value_width)
-    known = single_rows(before.view(batch * value_heads, 1, BLOCK), u).view(batch, value_heads, value_width)
-    fresh = beta.unsqueeze(-1) * (rest - known)
-    open_u[lanes, :, offsets] = fresh
-    u.view(batch, value_heads, BLOCK, value_width)[torch.arange(batch, device=v.device), :, offsets] = fresh
-    inside = batched_rows(upto.reshape(batch * value_heads, 1, BLOCK), u).view(batch, value_heads, value_width)
+    rest = (v.float() - growth * carried[:, :, 0]).view(batch * value_heads, 1, value_width)
+    u = _chosen(open_u, lanes).view(batch * value_heads, BLOCK, value_width)
+    rest = minus_single_rows(rest, before.view(batch * value_heads, 1, BLOCK), u)
+    open_u[lanes, :, offsets] = beta.unsqueeze(-1) * rest.view(batch, value_heads, value_width)
+    u = _chosen(open_u, lanes).view(batch * value_heads, BLOCK, value_width)
+    inside = batched_rows(upto.view(batch * value_heads, 1, BLOCK), u).view(batch, value_heads, value_width)
     out = (growth * carried[:, :, 1] + inside) / math.sqrt(key_width)
 
     full = lanes[offsets == BLOCK - 1]

@@ -15,9 +15,14 @@ from ninfer.kernels.linear import torch_packed, torch_rows
 ROW_MULTIPLE = torch_packed.ROW_MULTIPLE
 
 
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether weights of this dtype have a packed form; a processor or torch without it gets the plain one."""
+    return dtype == torch.float32
+
+
 def prepared_rows(rows: int, dtype: torch.dtype) -> int:
     """Rows that a prepared weight occupies: in fp32, which can be packed, a multiple of 64."""
-    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if dtype == torch.float32 else rows
+    return -(-rows // ROW_MULTIPLE) * ROW_MULTIPLE if can_pack(dtype) else rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +56,7 @@ def prepare(weight: Tensor, rows: int) -> LinearWeight:
     returns  a weight of the same number of bytes
     """
     assert weight.shape[0] == prepared_rows(rows, weight.dtype)
-    if weight.dtype == torch.float32:
+    if can_pack(weight.dtype):
         packed = torch_packed.pack(weight)
         if packed is not None:
             return LinearWeight(storage=packed, rows=rows, inner=weight.shape[1], packed=True)

@@ -77,17 +77,19 @@ def _width_agrees(width: int, inner: int, columns: int, transposed: bool, thread
     )
 
 
-def single_rows(a: Tensor, b: Tensor) -> Tensor:
-    """The product of one row per matrix: for callers that only ever have one, whatever else runs in the batch.
+def minus_single_rows(start: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """start - a b, for callers that only ever have one row per matrix, whatever else runs in the batch.
 
+    start    [n, 1, N] fp32
     a        [n, 1, K] fp32
     b        [n, K, N] fp32
     returns  [n, 1, N] fp32; bits differ from those of :func:`batched_rows`, and do not depend on n
     """
     if a.shape[0] == 1:
         # A batch of one is handed to another routine, which may divide the work differently.
-        return torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))[:1]
-    return torch.bmm(a, b)
+        pair = (start.expand(2, -1, -1), a.expand(2, -1, -1), b.expand(2, -1, -1))
+        return torch.baddbmm(*pair, alpha=-1)[:1]
+    return torch.baddbmm(start, a, b, alpha=-1)
 
 
 def sum_pairs(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ninfer.artifact.config import FULL_ATTENTION, TextConfig
 from ninfer.errors import StartupError
-from ninfer.kernels.linear.op import LinearWeight, plain, prepare, prepared_rows
+from ninfer.kernels.linear.op import LinearWeight, can_pack, plain, prepare, prepared_rows
 from ninfer.model.arena import DTYPES, Arena, TensorSpec
 
 _LOAD_ELEMENTS = 1 << 25  # decoded at a time: 128 MiB of fp32 beside the weights themselves
@@ -80,7 +80,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class TextWeights:
-    """The whole decoder; `head` reads `embedding` itself when the two are tied. `nbytes` counts every storage once."""
+    """The whole decoder; with tied weights `head` reads `embedding` itself unless it is packed.
+
+    nbytes   bytes of every storage, each counted once
+    """
 
     embedding: Tensor
     layers: tuple[LayerWeights, ...]
@@ -150,7 +153,10 @@ def _planned_tensors(config: TextConfig, dtype: str) -> Iterator[_Planned]:
         yield _matrix(prefix, "mlp/gate_up", {"mlp/gate": inner, "mlp/up": inner}, hidden, dtype)
         yield _matrix(prefix, "mlp/down", {"mlp/down": hidden}, inner, dtype)
     yield _planned("text/final_norm", (hidden,), "fp32")
-    if not config.tie_word_embeddings:
+    if config.tie_word_embeddings and can_pack(DTYPES[dtype]):
+        # The embedding is read by rows, the head by a product: a packed copy is worth its bytes on a processor.
+        yield _matrix("text/", "output_head", {"token_embedding": config.vocab_size}, hidden, dtype)
+    elif not config.tie_word_embeddings:
         yield _matrix("text/", "output_head", {"output_head": config.vocab_size}, hidden, dtype)
 
 
@@ -183,7 +189,7 @@ def load_weights(config: TextConfig, source: ParameterValues, dtype: str, device
         embedding=embedding,
         layers=tuple(_layer(arena, matrices, f"text/layers/{layer}/", kind) for layer, kind in kinds),
         final_norm=arena["text/final_norm"],
-        head=plain(embedding) if config.tie_word_embeddings else matrices["text/output_head"],
+        head=matrices["text/output_head"] if "text/output_head" in matrices else plain(embedding),
         nbytes=arena.nbytes + sum(matrix.nbytes for matrix in matrices.values()),
     )
 

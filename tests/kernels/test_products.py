@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ninfer.kernels.numerics import products, widths
-from ninfer.kernels.numerics.products import batched_rows, single_rows, sum_pairs
+from ninfer.kernels.numerics.products import batched_rows, minus_single_rows, sum_pairs
 from ninfer.kernels.numerics.widths import rows_product, width_for
 from tests.kernels.data import normal
 from tests.support.tolerance import FP32_REDUCTION, assert_within
@@ -33,14 +33,13 @@ def test_batched_rows(inner: int, columns: int, transposed: bool) -> None:
             assert torch.equal(part, whole[first : first + count, begin : begin + rows])
 
 
-def test_single_rows() -> None:
-    a, b = normal(7, 1, 64), normal(7, 64, 40, seed=1)
-    whole = single_rows(a, b)
-    assert_within(FP32_REDUCTION, whole, a.double() @ b.double())
+def test_minus_single_rows() -> None:
+    start, a, b = normal(7, 1, 40, seed=2), normal(7, 1, 64), normal(7, 64, 40, seed=1)
+    whole = minus_single_rows(start, a, b)
+    assert_within(FP32_REDUCTION, whole, start.double() - a.double() @ b.double())
     for first, count in ((0, 1), (6, 1), (2, 2), (1, 5)):
-        assert torch.equal(
-            single_rows(a[first : first + count], b[first : first + count]), whole[first : first + count]
-        )
+        some = slice(first, first + count)
+        assert torch.equal(minus_single_rows(start[some], a[some], b[some]), whole[some])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 13])
