@@ -150,7 +150,9 @@ def test_activations_do_not_depend_on_the_place(function: Callable[[Tensor], Ten
     """torch's own sigmoid, silu and softplus fail this on a CPU: the remainder of a vector takes another formula."""
     x = normal(70001) * 8
     whole = function(x)
-    for begin, count in ((0, 1), (0, 7), (5, 9), (1003, 31), (33000, 33001), (70000, 1)):
+    # Short runs, hundreds of elements in all: only a few per cent of the remainders' values differ.
+    runs = [(begin, 1 + begin % 7) for begin in range(0, 70000, 97)]
+    for begin, count in (*runs, (5, 9), (1003, 31), (33000, 33001), (70000, 1)):
         assert torch.equal(function(x[begin : begin + count].clone()), whole[begin : begin + count])
 
 
