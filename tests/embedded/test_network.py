@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
-from ninfer.embedded.training.delta_rule import RESET, chunked, recurrent
+from ninfer.embedded.training.delta_rule import RESET, chunk_gradients, chunked, recurrent
 from ninfer.embedded.training.dimensions import Dimensions
 from ninfer.embedded.training.network import Network, Routes, offset_norm
 from ninfer.embedded.training.packed_attention import Documents, masked
@@ -118,3 +119,43 @@ def test_rounding_is_the_quantiser_of_the_artifact(amount: float):
         got = rounded(weight, torch.full((64, 1), float(qmax)), group, torch.tensor(amount))
         expected: Tensor = torch.from_numpy(stored) if amount else weight
         assert torch.allclose(got, expected, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("strength", [0.5, 0.9, 1.0])
+def test_the_chunked_rule_survives_keys_that_repeat(strength: float) -> None:
+    """A run of one token writes at one place again and again; products of powers blow up there by 1e18."""
+    torch.manual_seed(3)
+    k = torch.nn.functional.normalize(torch.randn(1, 1, 2, 16), dim=-1).expand(1, 128, 2, 16).contiguous()
+    q, v = k * 0.25, torch.randn(1, 128, 2, 16)
+    g, beta = torch.full((1, 128, 2), -0.001), torch.full((1, 128, 2), strength)
+    expected = recurrent(*(x.double() for x in (q, k, v, g, beta)))
+    got = chunked(q, k, v, g, beta)
+    assert (got - expected).norm() / expected.norm() < 1e-5
+
+
+def test_the_chunk_local_gradients_are_those_of_the_chunk() -> None:
+    torch.manual_seed(4)
+    rows, chunks, heads, wide = 2, 3, 2, 16
+    tokens = 64 * chunks
+    q, k, w, v, do, dv = (torch.randn(rows, tokens, heads, wide).double() for _ in range(6))
+    h, dh = (torch.randn(rows, chunks, heads, wide, wide).double() for _ in range(2))
+    decay = -torch.rand(rows, chunks, 64, heads).double().mul(0.2).cumsum(2).view(rows, tokens, heads)
+    scale = 0.25
+    for x in (q, k, decay):
+        x.requires_grad_()
+
+    def local(x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(1, (chunks, 64)).transpose(2, 3)
+
+    g = local(decay).unsqueeze(-1)
+    gamma = (g - g.transpose(-1, -2)).tril().exp().tril()
+    out = scale * (g.exp() * (local(q) @ h) + (local(q) @ local(k).transpose(-1, -2) * gamma) @ local(v))
+    last = g[..., -1:, :]
+    end = last.exp() * h + ((last - g).exp() * local(k)).transpose(-1, -2) @ local(v)
+    ((out * local(do)).sum() + (end * dh).sum()).backward()
+
+    log2 = decay.detach() / math.log(2)
+    dq, dk, dw, dg = chunk_gradients(q.detach(), k.detach(), v, do, h, dh, w=w, g=log2, dv=dv, scale=scale)
+    written = -(local(dv) @ h.transpose(-1, -2)).transpose(2, 3).reshape(dw.shape)
+    for ours, theirs in ((dq, q.grad), (dk, k.grad), (dg, decay.grad), (dw, written)):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=1e-5)

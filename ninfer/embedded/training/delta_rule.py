@@ -57,21 +57,86 @@ def _chunks(x: Tensor) -> Tensor:
 
 
 def _unit_lower_inverse(a: Tensor) -> Tensor:
-    """(I - a)^-1 of strictly lower a [.., 64, 64]: the product of (I + a^(2^i)), since a^64 is zero."""
-    identity = torch.eye(CHUNK, dtype=a.dtype, device=a.device)
-    inverse = identity + a
-    for _ in range(5):
-        a = a @ a
-        inverse = inverse + inverse @ a
-    return inverse
+    """(I - a)^-1 of strictly lower a [.., 64, 64], from inverses of diagonal blocks of 1, 2, 4, .. rows.
+
+    As stable as forward substitution. The product of (I + a^(2^i)) is not: keys that repeat make its terms grow like
+    binomial coefficients, which then have to cancel.
+    """
+    inverse = torch.ones_like(a[..., :1]).unsqueeze(-1)  # [.., 64 blocks, 1, 1]
+    size = 1
+    while size < CHUNK:
+        count = CHUNK // (2 * size)
+        blocks = a.view(*a.shape[:-2], count, 2 * size, count, 2 * size)
+        below = blocks.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)[..., size:, :size]
+        upper, lower = inverse.view(*a.shape[:-2], count, 2, size, size).unbind(-3)
+        corner = lower @ below @ upper
+        top = torch.cat([upper, torch.zeros_like(upper)], -1)
+        inverse = torch.cat([top, torch.cat([corner, lower], -1)], -2)
+        size *= 2
+    return inverse.squeeze(-3)
 
 
 def fla_kernels(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
     """The Triton kernels of the package fla-core, which is needed on the training machine alone."""
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+    from fla.ops.gated_delta_rule import chunk, chunk_gated_delta_rule
 
+    # The package refuses its own kernel for this step on Hopper with triton 3.4 to 3.7.0, which compile it wrongly
+    # (flash-linear-attention issue 640). From triton 3.7.1 on this line can go.
+    chunk.chunk_bwd_dqkwg = chunk_gradients
     out: Tensor = chunk_gated_delta_rule(q, k, v, g, beta, scale=1.0)[0]
     return out
+
+
+def chunk_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    do: Tensor,
+    h: Tensor,
+    dh: Tensor,
+    w: Tensor,
+    g: Tensor,
+    dv: Tensor,
+    scale: float,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    chunk_size: int = CHUNK,
+    chunk_indices: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The chunk-local part of the backward pass, as fla-core wants it from `chunk_bwd_dqkwg`; returns dq, dk, dw, dg.
+
+    q, k, w [B, T, H, K]; v (the written values), do, dv [B, T, H, V]; h (state at each chunk's start), dh (gradient of
+    the state at its end) [B, T/64, H, K, V]; g [B, T, H] is the sum of log2 decays within the chunk
+    """
+    assert not state_v_first
+    assert cu_seqlens is None
+    assert chunk_indices is None
+    shape = q.shape
+
+    def chunks(x: Tensor) -> Tensor:
+        return x.view(x.shape[0], -1, chunk_size, *x.shape[2:]).transpose(2, 3)
+
+    q, k, v, do, dv = (chunks(x) for x in (q, k, v, do, dv))
+    g = chunks(g).unsqueeze(-1).float()
+    narrow = v.dtype
+    back, forth = h.to(narrow).transpose(-1, -2), dh.to(narrow).transpose(-1, -2)
+    last = g[..., -1:, :]
+    dw = -(dv.to(narrow) @ back)
+    dq = (do @ back).float() * (g.exp2() * scale)
+    dk = (v @ forth).float() * (last - g).exp2()
+    kept = (h.float() * dh.float()).sum((-1, -2)).unsqueeze(-1) * last.squeeze(-1).exp2()
+    kept = kept + (dk * k).sum((-1, -2)).unsqueeze(-1)
+    gamma = (g - g.transpose(-1, -2)).tril().exp2().tril() * scale
+    ds = ((do @ v.transpose(-1, -2)).float() * gamma).to(narrow)
+    dq = dq + (ds @ k).float()
+    dk = dk + (ds.transpose(-1, -2) @ q).float()
+    dg = (dq * q).sum(-1) - (dk * k).sum(-1)
+    dg = torch.cat([dg[..., :-1], dg[..., -1:] + kept], -1)
+
+    def whole(x: Tensor) -> Tensor:
+        return x.transpose(2, 3).reshape(*shape[:3], *x.shape[4:])
+
+    return whole(dq).to(q.dtype), whole(dk).to(k.dtype), whole(dw).to(w.dtype), whole(dg.unsqueeze(-1)).squeeze(-1)
 
 
 def recurrent(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
