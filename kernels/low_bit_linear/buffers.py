@@ -1,0 +1,137 @@
+"""The tensors between products: columns in the order the products read, and sums in the order they write.
+
+Columns  x [T, K] lies as [K / 32, width, 32]: 32 values of a token fill two sectors of memory, tokens follow, and the
+         lanes of a warp read whole lines. `width` is 1, 8, 16 or 32, the smallest that holds the tokens; a route is
+         compiled per width. Rows beyond K are zero for ever.
+Sums     [slots, blocks of 8 columns, row tiles, 128] fp32; element 4 (4 g + t) + 2 r + e of a tile is row 8 r + g and
+         column 2 t + e, as the matrix unit holds them. Which slots of a tile are written depends on the schedule alone;
+         the others keep the zeros of their allocation, and whoever adds the slots need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ninfer.kernels.low_bit_linear.pack import LowBitWeight
+from ninfer.kernels.low_bit_linear.schedule import Schedule, deal
+
+WIDTHS = (1, 8, 16, 32)
+MAX_TOKENS = WIDTHS[-1]
+NORM_ROWS = 128  # rows whose squares are summed together
+_COLUMN_ROWS = 256  # columns of the widest quantum
+
+
+def width_for(tokens: int) -> int:
+    """The width of columns of so many tokens."""
+    return next(width for width in WIDTHS if tokens <= width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norm:
+    """Root-mean-square norm whose division is left to the reader of the product.
+
+    squares  [max(8, width), ceil(D / 128)] fp32, sums of squares of 128 rows each
+    columns  D
+    eps      inside the root
+    """
+
+    squares: Tensor
+    columns: int
+    eps: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """x of up to `width` tokens.
+
+    storage  [ceil(K / 256) * 8, width, 32] bf16
+    columns  K
+    norm     the division still to be made, or None
+    """
+
+    storage: Tensor
+    columns: int
+    norm: Norm | None
+
+    @property
+    def width(self) -> int:
+        return self.storage.shape[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartialSums:
+    """storage [slots, blocks, tiles, 128] fp32; rows: N"""
+
+    storage: Tensor
+    rows: int
+    schedule: Schedule
+
+    @property
+    def slots(self) -> int:
+        return self.storage.shape[0]
+
+
+def columns_buffer(columns: int, width: int, device: torch.device | str, eps: float | None = None) -> Columns:
+    """A cleared buffer for x [T <= width, columns], with room for a norm if `eps` is given."""
+    assert width in WIDTHS
+    blocks = -(-columns // _COLUMN_ROWS) * (_COLUMN_ROWS // 32)
+    storage = torch.zeros(blocks, width, 32, dtype=torch.bfloat16, device=device)
+    if eps is None:
+        return Columns(storage, columns, None)
+    squares = torch.zeros(max(8, width), -(-columns // NORM_ROWS), device=device)
+    return Columns(storage, columns, Norm(squares, columns, eps))
+
+
+def partial_sums(weights: Sequence[LowBitWeight], tokens: int, programs: int) -> tuple[PartialSums, ...]:
+    """Cleared sums for matrices that share a launch of `programs` programs, for up to `tokens` columns each.
+
+    One set serves every matrix of the same shape and every width up to `tokens`, as long as launches follow each other.
+    """
+    schedules = deal([(weight.words.shape[0], weight.words.shape[1]) for weight in weights], programs)
+    blocks = -(-tokens // 8)
+    return tuple(
+        PartialSums(
+            torch.zeros(schedule.slots, blocks, schedule.tiles, 128, device=weight.words.device), weight.rows, schedule
+        )
+        for weight, schedule in zip(weights, schedules, strict=True)
+    )
+
+
+def to_columns(x: Tensor, out: Columns) -> None:
+    """Write x [T, K] into the first T tokens of a buffer."""
+    tokens, columns = x.shape
+    assert columns == out.columns
+    assert tokens <= out.width
+    padded = torch.zeros(tokens, out.storage.shape[0] * 32, dtype=x.dtype, device=x.device)
+    padded[:, :columns] = x
+    out.storage[:, :tokens] = padded.reshape(tokens, -1, 32).transpose(0, 1).to(torch.bfloat16)
+
+
+def from_columns(x: Columns, tokens: int) -> Tensor:
+    """The first tokens of a buffer as [T, K] bf16."""
+    return x.storage[:, :tokens].transpose(0, 1).reshape(tokens, -1)[:, : x.columns]
+
+
+def write_sums(product: Tensor, out: PartialSums) -> None:
+    """Write a whole product [T, N] fp32 as the first slot."""
+    tokens, rows = product.shape
+    _, blocks, count, _ = out.storage.shape
+    padded = torch.zeros(blocks * 8, count * 16, device=product.device)
+    padded[:tokens, :rows] = product
+    fragments = padded.reshape(blocks, 4, 2, count, 2, 8)  # block, t, e, tile, r, g
+    out.storage[0] = fragments.permute(0, 3, 5, 1, 4, 2).reshape(blocks, count, 128)
+
+
+def add_slots(sums: PartialSums, tokens: int) -> Tensor:
+    """Slots added in order, [T, N] fp32."""
+    total = sums.storage[0]
+    for slot in range(1, sums.slots):
+        total = total + sums.storage[slot]
+    blocks, count, _ = total.shape
+    fragments = total.reshape(blocks, count, 8, 4, 2, 2)  # block, tile, g, t, r, e
+    whole = fragments.permute(0, 3, 5, 1, 4, 2).reshape(blocks * 8, count * 16)
+    return whole[:tokens, : sums.rows]

@@ -1,0 +1,51 @@
+"""Which program computes what: contiguous runs of quanta, fixed by the matrix and the number of programs alone.
+
+The quanta of a matrix are numbered row tile by row tile. Of U quanta, each of G programs takes U // G or one more. A
+run may begin and end inside a row tile; each program that worked on a tile writes its sum to a slot of its own,
+numbered in program order, and whoever reads the sums adds the slots in that order. So the order of every sum is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """tiles: row tiles; quanta: of each tile; programs: at most tiles * quanta."""
+
+    tiles: int
+    quanta: int
+    programs: int
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.programs <= self.tiles * self.quanta
+
+    def owner(self, quantum: int) -> int:
+        """The program that computes a quantum."""
+        base, longer = divmod(self.tiles * self.quanta, self.programs)
+        border = longer * (base + 1)
+        return quantum // (base + 1) if quantum < border else longer + (quantum - border) // base
+
+    @property
+    def slots(self) -> int:
+        """Largest number of programs that share a row tile."""
+        first = (tile * self.quanta for tile in range(self.tiles))
+        return max(self.owner(quantum + self.quanta - 1) - self.owner(quantum) + 1 for quantum in first)
+
+
+def deal(shapes: Sequence[tuple[int, int]], programs: int) -> tuple[Schedule, ...]:
+    """Programs for matrices that share a launch, each (tiles, quanta), in proportion to their quanta.
+
+    By quanta and not by bytes: a step takes nearly the same time for 4 and 5 bits, and the launch ends with its slowest
+    program. A matrix never gets more programs than quanta, and at least one.
+    """
+    assert programs >= len(shapes)
+    steps = [tiles * quanta for tiles, quanta in shapes]
+    left, total, dealt = programs, sum(steps), []
+    for later, (tiles, quanta), count in zip(reversed(range(len(shapes))), shapes, steps, strict=True):
+        share = min(count, left - later, max(1, round(left * count / total)))
+        dealt.append(Schedule(tiles, quanta, share))
+        left, total = left - share, total - count
+    return tuple(dealt)

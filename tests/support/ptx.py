@@ -1,0 +1,160 @@
+"""Inline PTX and bfloat16 products for Triton's interpreter, which has neither.
+
+A small evaluator of the few instructions that our kernels use, over all lanes at once. Anything else is an error, so an
+instruction added to a kernel must be given its meaning here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Word = NDArray[np.uint32]
+
+
+def widened(halves: NDArray[Any]) -> NDArray[np.float32]:
+    """float32 values of bfloat16 words in the low half of each element."""
+    return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def rounded(values: NDArray[Any]) -> NDArray[np.uint32]:
+    """bfloat16 words of finite values, ties to even."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+
+
+def evaluate(asm: str, registers: dict[str, Word], outputs: int) -> list[Word]:
+    """Run straight-line PTX.
+
+    registers  operands by name ("$16"), uint32 of any one shape
+    returns    $0 .. $(outputs - 1); scalars where nothing depends on an operand
+    """
+    values = dict(registers)
+    for statement in re.sub(r"\s+", " ", asm.strip().strip("{}")).split(";"):
+        if text := statement.strip():
+            _step(text, values)
+    return [values[f"${i}"] for i in range(outputs)]
+
+
+def _step(statement: str, values: dict[str, Word]) -> None:
+    operation, _, rest = statement.partition(" ")
+    if operation == ".reg" or operation.startswith("bar."):
+        return
+    operands = re.findall(r"\{[^}]*\}|[^,\s]+", rest)
+
+    def value(name: str) -> Word:
+        if name in values:
+            return values[name]
+        return np.asarray(int(name, 0), np.uint32)
+
+    target, sources = operands[0], operands[1:]
+    if operation == "mov.b32" and target.startswith("{"):
+        low, high = (name.strip() for name in target.strip("{}").split(","))
+        values[low], values[high] = value(sources[0]) & np.uint32(0xFFFF), value(sources[0]) >> np.uint32(16)
+    elif operation == "mov.b32":
+        values[target] = value(sources[0])
+    elif operation == "shr.b32":
+        values[target] = value(sources[0]) >> value(sources[1])
+    elif operation == "lop3.b32":
+        values[target] = _lop3(*(value(name) for name in sources[:3]), table=int(sources[3], 0))
+    elif operation == "fma.rn.bf16x2":
+        values[target] = _fma_bf16x2(*(value(name) for name in sources))
+    elif operation == "cvt.f32.f16":
+        values[target] = value(sources[0]).astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    else:
+        raise ValueError(f"no meaning given to: {statement}")
+
+
+def _lop3(a: Word, b: Word, c: Word, table: int) -> Word:
+    """Bit 4a + 2b + c of the table, for every bit."""
+    result = np.zeros((), np.uint32)
+    for index in range(8):
+        if table >> index & 1:
+            result = result | ((a if index & 4 else ~a) & (b if index & 2 else ~b) & (c if index & 1 else ~c))
+    return result
+
+
+def _fma_bf16x2(x: Word, y: Word, z: Word) -> Word:
+    result = np.zeros((), np.uint32)
+    for shift in (np.uint32(0), np.uint32(16)):
+        a, b, c = (widened((word >> shift) & np.uint32(0xFFFF)).astype(np.float64) for word in (x, y, z))
+        result = result | (rounded(a * b + c) << shift)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """What the interpreter expects of a call with several outputs."""
+
+    handles: Sequence[Any]
+
+    def get_result(self, index: int) -> Any:
+        return self.handles[index]
+
+
+def _create_inline_asm(
+    self: Any, asm: str, constraints: str, values: Sequence[Any], types: Sequence[Any], pure: bool, pack: int
+) -> _Results:
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    outputs = sum(part.startswith("=") for part in constraints.split(","))
+    shape = values[0].data.shape
+    registers: dict[str, Word] = {}
+    for handle in values:
+        # Elements of 32 bits take a register each, `pack` of them per call.
+        packed = np.ascontiguousarray(handle.data).reshape(-1, pack)
+        for column in range(pack):
+            registers[f"${outputs + len(registers)}"] = packed[:, column].view(np.uint32)
+    handles = []
+    for word, kind in zip(evaluate(asm, registers, outputs), types, strict=True):
+        element = kind.scalar
+        words = np.broadcast_to(word, (max(1, int(np.prod(shape)) // pack),))
+        if element == tl.bfloat16:
+            data = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], -1).astype(np.uint16)
+        elif element == tl.float32:
+            data = words.view(np.float32)
+        else:
+            data = words.view(np.int32)
+        handles.append(TensorHandle(np.ascontiguousarray(data.reshape(shape)), element))
+    return _Results(handles)
+
+
+def _create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+    # The interpreter keeps bfloat16 as its bits and would multiply those.
+    from triton.runtime.interpreter import TensorHandle
+
+    left, right = (widened(handle.data) if handle.data.dtype == np.uint16 else handle.data for handle in (a, b))
+    product = np.matmul(left.astype(np.float64), right.astype(np.float64)) + d.data
+    return TensorHandle(product.astype(np.float32), d.dtype.scalar)
+
+
+def install() -> None:
+    """Teach the interpreter of this process inline assembly, bfloat16 products and rounding to bfloat16."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    interpreter.InterpreterBuilder.create_inline_asm = _create_inline_asm
+    interpreter.InterpreterBuilder.create_dot = _create_dot
+    cast = interpreter.InterpreterBuilder.cast_impl
+
+    def cast_rounded(self: Any, value: Any, kind: Any) -> Any:
+        # Triton 3.6 cuts float32 to bfloat16 instead of rounding.
+        if value.dtype.scalar == tl.float32 and kind.scalar == tl.bfloat16:
+            return interpreter.TensorHandle(rounded(value.data).astype(np.uint16), kind.scalar)
+        return cast(self, value, kind)
+
+    interpreter.InterpreterBuilder.cast_impl = cast_rounded
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def with_index(tensor: Any, scope: Any) -> None:
+        # Triton 3.6 calls int() on arrays of one element, which numpy 2.4 refuses.
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = with_index
