@@ -114,7 +114,7 @@ def chunk_gradients(
     shape = q.shape
 
     def chunks(x: Tensor) -> Tensor:
-        return x.view(x.shape[0], -1, chunk_size, *x.shape[2:]).transpose(2, 3)
+        return x.reshape(x.shape[0], -1, chunk_size, *x.shape[2:]).transpose(2, 3)
 
     q, k, v, do, dv = (chunks(x) for x in (q, k, v, do, dv))
     g = chunks(g).unsqueeze(-1).float()
