@@ -1,8 +1,8 @@
 """The tensors between products: columns in the order the products read, and sums in the order they write.
 
-Columns  x [T, K] lies as [K / 32, width, 32]: 32 values of a token fill two sectors of memory, tokens follow, and the
-         lanes of a warp read whole lines. `width` is 1, 8, 16 or 32, the smallest that holds the tokens; a route is
-         compiled per width. Rows beyond K are zero for ever.
+Columns  x [T, K] lies as [groups, K / 32, width, 32]: 32 values of a token fill two sectors of memory, tokens follow,
+         and the lanes of a warp read whole lines. `width` is 1, 8 or 16, the smallest that holds the tokens; more than
+         16 are groups of 16. A route is compiled per width. Rows beyond K are zero for ever.
 Sums     [slots, blocks of 8 columns, row tiles, 128] fp32; element 4 (4 g + t) + 2 r + e of a tile is row 8 r + g and
          column 2 t + e, as the matrix unit holds them. Which slots of a tile are written depends on the schedule alone;
          the others keep the zeros of their allocation, and whoever adds the slots need not know.
@@ -19,22 +19,21 @@ from torch import Tensor
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.low_bit_linear.schedule import Schedule, deal
 
-WIDTHS = (1, 8, 16, 32)
-MAX_TOKENS = WIDTHS[-1]
+WIDTHS = (1, 8, 16)
 NORM_ROWS = 128  # rows whose squares are summed together
 _COLUMN_ROWS = 256  # columns of the widest quantum
 
 
 def width_for(tokens: int) -> int:
     """The width of columns of so many tokens."""
-    return next(width for width in WIDTHS if tokens <= width)
+    return next((width for width in WIDTHS if tokens <= width), WIDTHS[-1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Norm:
     """Root-mean-square norm whose division is left to the reader of the product.
 
-    squares  [max(8, width), ceil(D / 128)] fp32, sums of squares of 128 rows each
+    squares  [max(8, capacity), ceil(D / 128)] fp32, sums of squares of 128 rows each
     columns  D
     eps      inside the root
     """
@@ -46,9 +45,9 @@ class Norm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """x of up to `width` tokens.
+    """x of up to `capacity` tokens.
 
-    storage  [ceil(K / 256) * 8, width, 32] bf16
+    storage  [groups, ceil(K / 256) * 8, width, 32] bf16
     columns  K
     norm     the division still to be made, or None
     """
@@ -59,7 +58,11 @@ class Columns:
 
     @property
     def width(self) -> int:
-        return self.storage.shape[1]
+        return self.storage.shape[2]
+
+    @property
+    def capacity(self) -> int:
+        return self.storage.shape[0] * self.storage.shape[2]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,14 +78,15 @@ class PartialSums:
         return self.storage.shape[0]
 
 
-def columns_buffer(columns: int, width: int, device: torch.device | str, eps: float | None = None) -> Columns:
-    """A cleared buffer for x [T <= width, columns], with room for a norm if `eps` is given."""
-    assert width in WIDTHS
+def columns_buffer(columns: int, tokens: int, device: torch.device | str, eps: float | None = None) -> Columns:
+    """A cleared buffer for x [tokens, columns], with room for a norm if `eps` is given."""
+    width = width_for(tokens)
+    groups = -(-tokens // width)
     blocks = -(-columns // _COLUMN_ROWS) * (_COLUMN_ROWS // 32)
-    storage = torch.zeros(blocks, width, 32, dtype=torch.bfloat16, device=device)
+    storage = torch.zeros(groups, blocks, width, 32, dtype=torch.bfloat16, device=device)
     if eps is None:
         return Columns(storage, columns, None)
-    squares = torch.zeros(max(8, width), -(-columns // NORM_ROWS), device=device)
+    squares = torch.zeros(max(8, groups * width), -(-columns // NORM_ROWS), device=device)
     return Columns(storage, columns, Norm(squares, columns, eps))
 
 
@@ -105,15 +109,18 @@ def to_columns(x: Tensor, out: Columns) -> None:
     """Write x [T, K] into the first T tokens of a buffer."""
     tokens, columns = x.shape
     assert columns == out.columns
-    assert tokens <= out.width
-    padded = torch.zeros(tokens, out.storage.shape[0] * 32, dtype=x.dtype, device=x.device)
-    padded[:, :columns] = x
-    out.storage[:, :tokens] = padded.reshape(tokens, -1, 32).transpose(0, 1).to(torch.bfloat16)
+    assert tokens <= out.capacity
+    _, blocks, width, _ = out.storage.shape
+    for group in range(-(-tokens // width)):
+        part = x[group * width : (group + 1) * width]
+        padded = torch.zeros(part.shape[0], blocks * 32, dtype=x.dtype, device=x.device)
+        padded[:, :columns] = part
+        out.storage[group, :, : part.shape[0]] = padded.reshape(-1, blocks, 32).transpose(0, 1).to(torch.bfloat16)
 
 
 def from_columns(x: Columns, tokens: int) -> Tensor:
     """The first tokens of a buffer as [T, K] bf16."""
-    return x.storage[:, :tokens].transpose(0, 1).reshape(tokens, -1)[:, : x.columns]
+    return x.storage.transpose(1, 2).reshape(x.capacity, -1)[:tokens, : x.columns]
 
 
 def write_sums(product: Tensor, out: PartialSums) -> None:

@@ -1,4 +1,4 @@
-"""Low-bit products for up to 32 columns, and what is done with their sums before the next product.
+"""Low-bit products for few columns, and what is done with their sums before the next product.
 
 A product writes partial sums; a finishing op adds them in a fixed order and, in the same pass, does what the model
 does next and writes the columns of the next product. A decode layer is four products and four finishing ops plus the
@@ -47,7 +47,7 @@ def multiply(x: Columns, tokens: int, products: Sequence[Product]) -> None:
     effects   writes the sums; fp32, order fixed by shape and programs: exact products of codes within a group of one
               row, times the group's scale, groups in ascending order within a run, runs in slots
     """
-    assert 1 <= tokens <= x.width
+    assert 1 <= tokens <= x.capacity
     for product in products:
         assert product.weight.columns == x.columns
         assert product.sums.storage.shape[1] * 8 >= tokens

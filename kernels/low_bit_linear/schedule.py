@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Small matrices get fewer programs than fit: each part of a row tile costs its reader as much as the tile itself.
+PROGRAMS_PER_TILE = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -39,13 +42,15 @@ def deal(shapes: Sequence[tuple[int, int]], programs: int) -> tuple[Schedule, ..
     """Programs for matrices that share a launch, each (tiles, quanta), in proportion to their quanta.
 
     By quanta and not by bytes: a step takes nearly the same time for 4 and 5 bits, and the launch ends with its slowest
-    program. A matrix never gets more programs than quanta, and at least one.
+    program. A matrix gets at least one, never more programs than quanta or than eight per row
+    tile.
     """
     assert programs >= len(shapes)
     steps = [tiles * quanta for tiles, quanta in shapes]
+    most = [tiles * min(quanta, PROGRAMS_PER_TILE) for tiles, quanta in shapes]
     left, total, dealt = programs, sum(steps), []
-    for later, (tiles, quanta), count in zip(reversed(range(len(shapes))), shapes, steps, strict=True):
-        share = min(count, left - later, max(1, round(left * count / total)))
+    for later, (tiles, quanta), count, limit in zip(reversed(range(len(shapes))), shapes, steps, most, strict=True):
+        share = min(limit, left - later, max(1, round(left * count / total)))
         dealt.append(Schedule(tiles, quanta, share))
         left, total = left - share, total - count
     return tuple(dealt)

@@ -32,38 +32,39 @@ def _add_slots(part, first, tiles, blocks, column_block, SLOTS: tl.constexpr, TI
 
 
 @triton.jit
-def _norm_factors(squares, column, columns_normed, eps, NORM_BLOCKS: tl.constexpr, NORM_PADDED: tl.constexpr):
+def _norm_factors(squares, column, columns_normed, norm_blocks, eps, NORM_PADDED: tl.constexpr):
     """1 / root mean square of the eight columns' x, [8], from the sums of squares of its blocks."""
     block = tl.arange(0, NORM_PADDED)
     parts = tl.load(
-        squares + column[None, :] * NORM_BLOCKS + block[:, None], mask=(block < NORM_BLOCKS)[:, None], other=0.0
+        squares + column[None, :] * norm_blocks + block[:, None], mask=(block < norm_blocks)[:, None], other=0.0
     )
     return 1.0 / tl.sqrt(tl.sum(parts, axis=0) / columns_normed + eps)
 
 
 @triton.jit
 def _scaled_sums(
-    part, squares, first, tiles, blocks, column_block, columns_normed, eps,
-    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_BLOCKS: tl.constexpr, NORM_PADDED: tl.constexpr,
+    part, squares, first, tiles, blocks, column_block, columns_normed, norm_blocks, eps,
+    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_PADDED: tl.constexpr,
 ):  # fmt: skip
     total = _add_slots(part, first, tiles, blocks, column_block, SLOTS, TILES)
-    if NORM_BLOCKS > 0:
+    if NORM_PADDED > 0:
         column = column_block * 8 + tl.arange(0, 8)
-        total = total * _norm_factors(squares, column, columns_normed, eps, NORM_BLOCKS, NORM_PADDED)[None, :]
+        total = total * _norm_factors(squares, column, columns_normed, norm_blocks, eps, NORM_PADDED)[None, :]
     return total
 
 
 @triton.jit
-def _store_blocked(out, row, column, value, rows, tokens, WIDTH: tl.constexpr):
-    """out[row / 32, column, row % 32]"""
-    at = (row // 32 * (32 * WIDTH) + row % 32)[:, None] + (column * 32)[None, :]
+def _store_blocked(out, row, column, value, rows, tokens, plane, WIDTH: tl.constexpr):
+    """out[column / WIDTH, row / 32, column % WIDTH, row % 32]; `plane` is the number of blocks of 32 rows."""
+    block = (column // WIDTH * plane)[None, :] + (row // 32)[:, None]
+    at = block * (32 * WIDTH) + (column % WIDTH * 32)[None, :] + (row % 32)[:, None]
     tl.store(out + at, value.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < tokens)[None, :])
 
 
-@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "columns_normed"])
+@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "columns_normed", "norm_blocks"])
 def finish_rows(
-    part, squares, out, rows, tiles, blocks, tokens, columns_normed, eps,
-    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_BLOCKS: tl.constexpr, NORM_PADDED: tl.constexpr,
+    part, squares, out, rows, tiles, blocks, tokens, columns_normed, norm_blocks, eps,
+    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_PADDED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[t, n] = norm[t] * sum of slots"""
@@ -73,7 +74,7 @@ def finish_rows(
     first = tl.program_id(0) * TILES
     column_block = tl.program_id(1)
     total = _scaled_sums(
-        part, squares, first, tiles, blocks, column_block, columns_normed, eps, SLOTS, TILES, NORM_BLOCKS, NORM_PADDED
+        part, squares, first, tiles, blocks, column_block, columns_normed, norm_blocks, eps, SLOTS, TILES, NORM_PADDED
     )
     row = first * 16 + tl.arange(0, 16 * TILES)
     column = column_block * 8 + tl.arange(0, 8)
@@ -81,36 +82,36 @@ def finish_rows(
     tl.store(out + at, total.to(out.dtype.element_ty), mask=(row < rows)[:, None] & (column < tokens)[None, :])
 
 
-@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "columns_normed"])
+@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "plane", "columns_normed", "norm_blocks"])
 def finish_silu_mul(
-    part, squares, out, rows, tiles, blocks, tokens, columns_normed, eps,
-    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_BLOCKS: tl.constexpr, NORM_PADDED: tl.constexpr,
+    part, squares, out, rows, tiles, blocks, tokens, plane, columns_normed, norm_blocks, eps,
+    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_PADDED: tl.constexpr,
     WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """out[i / 32, t, i % 32] = silu(gate) * up; gate is row i, up row `rows` + i of the product."""
+    """columns out[t, i] = silu(gate) * up; gate is row i, up row `rows` + i of the product."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     first = tl.program_id(0) * TILES
     column_block = tl.program_id(1)
     gate = _scaled_sums(
-        part, squares, first, tiles, blocks, column_block, columns_normed, eps, SLOTS, TILES, NORM_BLOCKS, NORM_PADDED
+        part, squares, first, tiles, blocks, column_block, columns_normed, norm_blocks, eps, SLOTS, TILES, NORM_PADDED
     )
     up = _scaled_sums(
-        part, squares, first + rows // 16, tiles, blocks, column_block, columns_normed, eps,
-        SLOTS, TILES, NORM_BLOCKS, NORM_PADDED,
+        part, squares, first + rows // 16, tiles, blocks, column_block, columns_normed, norm_blocks, eps,
+        SLOTS, TILES, NORM_PADDED,
     )  # fmt: skip
     row = first * 16 + tl.arange(0, 16 * TILES)
     column = column_block * 8 + tl.arange(0, 8)
-    _store_blocked(out, row, column, gate / (1.0 + tl.exp(-gate)) * up, rows, tokens, WIDTH)
+    _store_blocked(out, row, column, gate / (1.0 + tl.exp(-gate)) * up, rows, tokens, plane, WIDTH)
 
 
-@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens"])
+@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "plane"])
 def finish_residual(
-    part, residual, weight, out, squares, rows, tiles, blocks, tokens,
+    part, residual, weight, out, squares, rows, tiles, blocks, tokens, plane,
     SLOTS: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """residual[t, n] += sum of slots; out[n / 32, t, n % 32] = residual * (1 + weight); squares[t, block]."""
+    """residual[t, n] += sum of slots; columns out = residual * (1 + weight); squares[t, block]."""
     if DEPENDENT:
         gdc_launch_dependents()
     first = tl.program_id(0) * TILES
@@ -129,6 +130,6 @@ def finish_residual(
         tl.store(at, rounded, mask=kept)
         value = rounded.to(tl.float32)  # the norm is that of the stored stream
     value = tl.where((row < rows)[:, None], value, 0.0)
-    _store_blocked(out, row, column, value * factor[:, None], rows, tokens, WIDTH)
+    _store_blocked(out, row, column, value * factor[:, None], rows, tokens, plane, WIDTH)
     sums = tl.sum(value * value, axis=0)
     tl.store(squares + column * tl.num_programs(0) + tl.program_id(0), sums, mask=column < tokens)

@@ -24,10 +24,10 @@ def _keys(value, row):
     return (ordered << 32) | (0xFFFFFFFF - row.to(tl.int64))
 
 
-@triton.jit(do_not_specialize=["rows", "legal", "tiles", "blocks", "tokens", "columns_normed"])
+@triton.jit(do_not_specialize=["rows", "legal", "tiles", "blocks", "tokens", "columns_normed", "norm_blocks"])
 def finish_head(
-    part, squares, logits, keys, rows, legal, tiles, blocks, tokens, columns_normed, eps,
-    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_BLOCKS: tl.constexpr, NORM_PADDED: tl.constexpr,
+    part, squares, logits, keys, rows, legal, tiles, blocks, tokens, columns_normed, norm_blocks, eps,
+    SLOTS: tl.constexpr, TILES: tl.constexpr, NORM_PADDED: tl.constexpr,
     KEEP: tl.constexpr, LOGITS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """keys[t, program, KEEP]: the largest of a block of rows below `legal`; all logits if asked for."""
@@ -37,7 +37,7 @@ def finish_head(
     first = tl.program_id(0) * TILES
     column_block = tl.program_id(1)
     total = _scaled_sums(
-        part, squares, first, tiles, blocks, column_block, columns_normed, eps, SLOTS, TILES, NORM_BLOCKS, NORM_PADDED
+        part, squares, first, tiles, blocks, column_block, columns_normed, norm_blocks, eps, SLOTS, TILES, NORM_PADDED
     )
     row = first * 16 + tl.arange(0, 16 * TILES)
     column = column_block * 8 + tl.arange(0, 8)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
-import triton
 from torch import Tensor
 
 from ninfer.kernels.low_bit_linear import variants
@@ -25,6 +24,20 @@ from ninfer.kernels.low_bit_linear.triton_stream import stream_one, stream_two
 MIN_DEPENDENT_CAPABILITY = (9, 0)
 
 
+KERNELS = (stream_one, stream_two, rows_kernel, silu_mul_kernel, residual_kernel, head_kernel, merge_keys)
+
+
+def settle_cache_keys() -> None:
+    """Make the keys of Triton's disk cache the same in every process, whichever kernel is launched first.
+
+    Triton (3.6 to 3.9) hashes a function once, with what it had hashed by then; so kernels that share functions get
+    keys that depend on who came first, and a process with another order would compile again. Call before the first
+    launch.
+    """
+    for kernel in KERNELS:
+        _ = kernel.cache_key
+
+
 @cache
 def _capability_dependent(index: int) -> bool:
     return torch.cuda.get_device_capability(index) >= MIN_DEPENDENT_CAPABILITY
@@ -35,21 +48,28 @@ def dependent(device: torch.device) -> bool:
     return device.type == "cuda" and _capability_dependent(device.index or 0)
 
 
-def default_programs(device: torch.device, bits: int) -> int:
+def default_programs(device: torch.device) -> int:
     """As many programs as fit on the device at once."""
-    return torch.cuda.get_device_properties(device).multi_processor_count * variants.programs_per_multiprocessor(bits)
+    return torch.cuda.get_device_properties(device).multi_processor_count * variants.PROGRAMS_PER_MULTIPROCESSOR
 
 
 def multiply(x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, PartialSums]]) -> None:
     early = dependent(x.storage.device)
     weight, sums = products[0]
-    grid = (sum(part.schedule.programs for _, part in products),)
-    first = (tokens, sums.storage.shape[1], sums.schedule.quanta, sums.schedule.tiles, sums.schedule.programs)
+    grid = (-(-tokens // x.width), sum(part.schedule.programs for _, part in products))
+    first = (
+        x.storage.shape[1],
+        tokens,
+        sums.storage.shape[1],
+        sums.schedule.quanta,
+        sums.schedule.tiles,
+        sums.schedule.programs,
+    )
     if len(products) == 1:
         stream_one[grid](
             x.storage, weight.words, sums.storage, *first,
             BITS=weight.bits, WIDTH=x.width, DEPENDENT=early,
-            num_warps=1, maxnreg=variants.registers(x.width, weight.bits), launch_pdl=early,
+            num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
         )  # fmt: skip
         return
     (_, _), (weight2, sums2) = products
@@ -59,16 +79,17 @@ def multiply(x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, Par
         x.storage, weight.words, sums.storage, weight2.words, sums2.storage, *first,
         sums2.schedule.tiles, sums2.schedule.programs,
         BITS=weight.bits, BITS2=weight2.bits, WIDTH=x.width, DEPENDENT=early,
-        num_warps=1, maxnreg=variants.registers(x.width, weight.bits, weight2.bits), launch_pdl=early,
+        num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
     )  # fmt: skip
 
 
-def _norm_arguments(norm: Norm | None, sums: PartialSums) -> tuple[Tensor, int, float, int, int]:
-    """Squares, columns, eps, blocks, blocks rounded up; without a norm the pointer is any fp32 one and is not read."""
+def _norm_arguments(norm: Norm | None, sums: PartialSums) -> tuple[Tensor, tuple[int, int, float], int]:
+    """Squares; columns, blocks, eps; the padded number of blocks: 0 without a norm, and then no pointer is read."""
     if norm is None:
-        return sums.storage, 1, 0.0, 0, 1
+        return sums.storage, (1, 0, 0.0), 0
     blocks = norm.squares.shape[1]
-    return norm.squares, norm.columns, norm.eps, blocks, triton.next_power_of_2(blocks)
+    assert blocks <= variants.NORM_PADDED
+    return norm.squares, (norm.columns, blocks, norm.eps), variants.NORM_PADDED
 
 
 def _grid(rows: int, tokens: int, tiles: int) -> tuple[int, int]:
@@ -77,21 +98,20 @@ def _grid(rows: int, tokens: int, tiles: int) -> tuple[int, int]:
 
 def finish_rows(sums: PartialSums, tokens: int, norm: Norm | None, out: Tensor) -> None:
     early = dependent(out.device)
-    squares, columns, eps, blocks, padded = _norm_arguments(norm, sums)
+    squares, law, padded = _norm_arguments(norm, sums)
     rows_kernel[_grid(sums.rows, tokens, variants.FINISH_TILES)](
-        sums.storage, squares, out, sums.rows, sums.storage.shape[2], sums.storage.shape[1], tokens, columns, eps,
-        SLOTS=sums.slots, TILES=variants.FINISH_TILES, NORM_BLOCKS=blocks, NORM_PADDED=padded, DEPENDENT=early,
+        sums.storage, squares, out, sums.rows, *_shape(sums), tokens, *law,
+        SLOTS=sums.slots, TILES=variants.FINISH_TILES, NORM_PADDED=padded, DEPENDENT=early,
         num_warps=variants.FINISH_WARPS, launch_pdl=early,
     )  # fmt: skip
 
 
 def finish_silu_mul(sums: PartialSums, tokens: int, norm: Norm | None, out: Columns) -> None:
     early = dependent(out.storage.device)
-    squares, columns, eps, blocks, padded = _norm_arguments(norm, sums)
+    squares, law, padded = _norm_arguments(norm, sums)
     silu_mul_kernel[_grid(out.columns, tokens, variants.FINISH_TILES)](
-        sums.storage, squares, out.storage, out.columns, sums.storage.shape[2], sums.storage.shape[1], tokens,
-        columns, eps,
-        SLOTS=sums.slots, TILES=variants.FINISH_TILES, NORM_BLOCKS=blocks, NORM_PADDED=padded, WIDTH=out.width,
+        sums.storage, squares, out.storage, out.columns, *_shape(sums), tokens, out.storage.shape[1], *law,
+        SLOTS=sums.slots, TILES=variants.FINISH_TILES, NORM_PADDED=padded, WIDTH=out.width,
         DEPENDENT=early, num_warps=variants.FINISH_WARPS, launch_pdl=early,
     )  # fmt: skip
 
@@ -103,12 +123,14 @@ def finish_residual(sums: PartialSums | None, residual: Tensor, weight: Tensor, 
     part, tiles, blocks = (norm.squares, 1, 1) if sums is None else (sums.storage, *_shape(sums))
     residual_kernel[_grid(rows, tokens, variants.FINISH_TILES)](
         part, residual, weight, out.storage, norm.squares, rows, tiles, blocks, tokens,
+        out.storage.shape[1],
         SLOTS=0 if sums is None else sums.slots, TILES=variants.FINISH_TILES, WIDTH=out.width, DEPENDENT=early,
         num_warps=variants.FINISH_WARPS, launch_pdl=early,
     )  # fmt: skip
 
 
 def _shape(sums: PartialSums) -> tuple[int, int]:
+    """Row tiles and blocks of columns."""
     return sums.storage.shape[2], sums.storage.shape[1]
 
 
@@ -117,14 +139,14 @@ def finish_head(
 ) -> tuple[Tensor, Tensor]:
     device = sums.storage.device
     early = dependent(device)
-    squares, columns, eps, blocks, padded = _norm_arguments(norm, sums)
+    squares, law, padded = _norm_arguments(norm, sums)
     kept = 1 if keep == 1 else variants.HEAD_KEEP
     grid = _grid(sums.rows, tokens, variants.HEAD_TILES)
     keys = torch.empty(tokens, grid[0], kept, dtype=torch.int64, device=device)
     head_kernel[grid](
         sums.storage, squares, sums.storage if logits is None else logits, keys,
-        sums.rows, legal, *_shape(sums), tokens, columns, eps,
-        SLOTS=sums.slots, TILES=variants.HEAD_TILES, NORM_BLOCKS=blocks, NORM_PADDED=padded, KEEP=kept,
+        sums.rows, legal, *_shape(sums), tokens, *law,
+        SLOTS=sums.slots, TILES=variants.HEAD_TILES, NORM_PADDED=padded, KEEP=kept,
         LOGITS=logits is not None, DEPENDENT=early, num_warps=variants.HEAD_WARPS, launch_pdl=early,
     )  # fmt: skip
     count = grid[0] * kept

@@ -55,20 +55,20 @@ def _multiply_quantum(sums, quantum, x, offsets, BITS: tl.constexpr, WIDTH: tl.c
 
 
 @triton.jit
-def _store_sums(sums, part, tile, slot, tokens, blocks, tiles, COUNT: tl.constexpr):
-    """part[slot, n, tile, 4 lane + 2 r + e] for every block n of eight columns: 16 bytes per lane as the lane has them.
-    Lanes without a column that exists store nothing."""
+def _store_sums(sums, part, tile, slot, group, tokens, blocks, tiles, COUNT: tl.constexpr):
+    """part[slot, block of eight columns, tile, 4 lane + 2 r + e]: 16 bytes per lane, as the lane has them. Lanes
+    without a column that exists store nothing."""
     element = tl.arange(0, 128)
     column = element // 4 % 4 * 2
-    corner = part + ((slot.to(tl.int64) * blocks) * tiles + tile) * 128 + element
+    corner = part + ((slot.to(tl.int64) * blocks + group * COUNT) * tiles + tile) * 128 + element
     for n in tl.static_range(COUNT):
         flat = sums[n].permute([1, 2, 0, 3]).reshape([128])
-        tl.store(corner + n * tiles * 128, flat, mask=column + 8 * n < tokens)
+        tl.store(corner + n * tiles * 128, flat, mask=column + 8 * (n + group * COUNT) < tokens)
 
 
 @triton.jit
 def _run(
-    x, words, part, program, programs, tokens, blocks, tiles, quanta,
+    x, words, part, group, program, programs, tokens, blocks, tiles, quanta,
     BITS: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     LANE_WORDS: tl.constexpr = 4 if BITS == 8 else BITS
@@ -97,41 +97,49 @@ def _run(
     if DEPENDENT:
         gdc_wait()
     sums = _zeros(COUNT)
-    for step in tl.range(1, steps, num_stages=1):
-        following = load_quantum(words + step * WORDS, LANE_WORDS)
+    for step in tl.range(0, steps, num_stages=1):
+        # The last step loads its own quantum again, from a cache: cheaper than a branch or a second copy of the code.
+        following = load_quantum(words + tl.minimum(step + 1, steps - 1) * WORDS, LANE_WORDS)
         order_point(j)
         sums = _multiply_quantum(sums, current, x + j * STEP, offsets, BITS, WIDTH)
         last = j == quanta - 1
-        if last:
-            _store_sums(sums, part, tile, slot, tokens, blocks, tiles, COUNT)
+        if last | (step == steps - 1):
+            _store_sums(sums, part, tile, slot, group, tokens, blocks, tiles, COUNT)
             sums = _zeros(COUNT)
         j = tl.where(last, 0, j + 1)
         tile = tl.where(last, tile + 1, tile)
         slot = tl.where(last, 0, slot)
         current = following
-    sums = _multiply_quantum(sums, current, x + j * STEP, offsets, BITS, WIDTH)
-    _store_sums(sums, part, tile, slot, tokens, blocks, tiles, COUNT)
 
 
-@triton.jit(do_not_specialize=["tokens", "blocks", "quanta", "tiles", "programs"])
+# Neighbouring programs multiply the same weights with further groups of WIDTH columns and find them in a cache.
+
+
+@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs"])
 def stream_one(
-    x, words, part, tokens, blocks, quanta, tiles, programs,
+    x, words, part, plane, tokens, blocks, quanta, tiles, programs,
     BITS: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """part[slot, t, n] = sum over a run of k of x[k / 32, t, k % 32] * w[n, k]."""
-    _run(x, words, part, tl.program_id(0), programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
+    """part[slot, t, n] = sum over a run of k of x[k, t] * w[n, k]; a group has `plane` blocks [WIDTH, 32] of x."""
+    group = tl.program_id(0)
+    program = tl.program_id(1)
+    x += group.to(tl.int64) * plane * (32 * WIDTH)
+    _run(x, words, part, group, program, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
 
 
-@triton.jit(do_not_specialize=["tokens", "blocks", "quanta", "tiles", "programs", "tiles2", "programs2"])
+@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs", "tiles2", "programs2"])
 def stream_two(
-    x, words, part, words2, part2, tokens, blocks, quanta, tiles, programs, tiles2, programs2,
+    x, words, part, words2, part2, plane, tokens, blocks, quanta, tiles, programs, tiles2, programs2,
     BITS: tl.constexpr, BITS2: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Two matrices with the same x. Programs of both are interleaved, so that early and late ones serve each."""
-    program = tl.program_id(0)
+    group = tl.program_id(0)
+    program = tl.program_id(1)
+    x += group.to(tl.int64) * plane * (32 * WIDTH)
     both = programs + programs2
     before = (program * programs) // both  # programs of the first matrix among those before this one
     if ((program + 1) * programs) // both > before:
-        _run(x, words, part, before, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
+        _run(x, words, part, group, before, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
     else:
-        _run(x, words2, part2, program - before, programs2, tokens, blocks, tiles2, quanta, BITS2, WIDTH, DEPENDENT)
+        second = program - before
+        _run(x, words2, part2, group, second, programs2, tokens, blocks, tiles2, quanta, BITS2, WIDTH, DEPENDENT)

@@ -16,11 +16,11 @@ from tests.kernels.low_bit_linear.data import Matrix
 EPS = 1e-6
 
 
-def columns(tokens: int, inner: int, width: int, seed: int = 1) -> tuple[Tensor, Columns]:
-    """x [T, K] bf16, and the same as columns; tokens that do not exist hold NaN."""
+def columns(tokens: int, inner: int, capacity: int, seed: int = 1) -> tuple[Tensor, Columns]:
+    """x [T, K] bf16, and the same as columns; tokens of the capacity that do not exist hold NaN."""
     x = normal(tokens, inner, seed=seed, dtype=torch.bfloat16)
-    buffer = columns_buffer(inner, width, "cpu", EPS)
-    buffer.storage[:, tokens:] = float("nan")
+    buffer = columns_buffer(inner, capacity, "cpu", EPS)
+    buffer.storage.fill_(float("nan"))
     to_columns(x, buffer)
     return x, buffer
 

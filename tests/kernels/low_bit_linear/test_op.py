@@ -7,7 +7,6 @@ import torch
 
 from ninfer.kernels.low_bit_linear import op, ref
 from ninfer.kernels.low_bit_linear.buffers import (
-    WIDTHS,
     add_slots,
     columns_buffer,
     from_columns,
@@ -27,7 +26,7 @@ from tests.support.tolerance import BF16_ROUNDED, FP32_REDUCTION, assert_within
 )
 def test_products_match_the_oracle(bits: int, tokens: int, rows: int, inner: int) -> None:
     stored = matrix(rows, inner, bits)
-    x, buffer = columns(tokens, inner, width_for(tokens))
+    x, buffer = columns(tokens, inner, tokens)
     (product,) = products([stored], tokens, programs=5)
     op.multiply(buffer, tokens, [product])
     assert_within(FP32_REDUCTION, product_rows(product.sums, tokens), ref.product_ref(x, stored.wide))
@@ -38,7 +37,7 @@ def test_a_token_does_not_see_its_neighbours() -> None:
     x, _ = columns(32, 512, 32)
     results = []
     for tokens in (1, 2, 7, 8, 9, 16, 31, 32):
-        buffer = columns_buffer(512, width_for(tokens), "cpu")
+        buffer = columns_buffer(512, tokens, "cpu")
         to_columns(x[:tokens], buffer)
         (product,) = products([stored], tokens, programs=5)
         op.multiply(buffer, tokens, [product])
@@ -97,7 +96,7 @@ def test_the_gate_of_the_feed_forward() -> None:
     out = columns_buffer(96, 8, "cpu")
     op.finish_silu_mul(product.sums, 3, None, out)
     assert_within(BF16_ROUNDED, from_columns(out, 3), ref.silu_mul_ref(ref.product_ref(x, stored.wide)))
-    assert not out.storage[3:].any()
+    assert not out.storage[:, 3:].any()
 
 
 @pytest.mark.parametrize("keep", [1, 20])
@@ -124,6 +123,8 @@ def test_sums_and_columns_keep_what_is_written() -> None:
     assert torch.equal(add_slots(product.sums, 11), rows)
     x, buffer = columns(11, 300, 16)
     assert torch.equal(from_columns(buffer, 11), x)
-    assert not buffer.storage[300 // 32 + 1 :, :11].any()
-    assert [width_for(tokens) for tokens in (1, 2, 8, 9, 16, 17, 32)] == [1, 8, 8, 16, 16, 32, 32]
-    assert WIDTHS[-1] == 32
+    assert not buffer.storage[0, 300 // 32 + 1 :, :11].any()
+    many, wide = columns(37, 300, 40)
+    assert torch.equal(from_columns(wide, 37), many)
+    assert wide.storage.shape == (3, 16, 16, 32)
+    assert [width_for(tokens) for tokens in (1, 2, 8, 9, 16, 17, 32)] == [1, 8, 8, 16, 16, 16, 16]

@@ -29,9 +29,10 @@ def test_dealing_gives_each_matrix_its_share(shapes: list[tuple[int, int]], prog
     steps = [tiles * quanta for tiles, quanta in shapes]
     assert sum(schedule.programs for schedule in schedules) <= programs
     assert all(1 <= schedule.programs <= count for schedule, count in zip(schedules, steps, strict=True))
-    if programs <= sum(steps):
-        for schedule, count in zip(schedules, steps, strict=True):
-            assert abs(schedule.programs - programs * count / sum(steps)) <= 1
+    limits = [tiles * min(quanta, 8) for tiles, quanta in shapes]
+    for schedule, count, limit in zip(schedules, steps, limits, strict=True):
+        share = programs * count / sum(steps)
+        assert schedule.programs == limit if share > limit + 1 else abs(schedule.programs - share) <= 1
 
 
 @pytest.mark.parametrize(("shapes", "slots"), [
@@ -41,6 +42,8 @@ def test_dealing_gives_each_matrix_its_share(shapes: list[tuple[int, int]], prog
     ([(2176, 20)], (2,)),  # gate_up
     ([(320, 68)], (8,)),  # down
     ([(15520, 20)], (2,)),  # head, six bits
+    ([(15520, 40)], (2,)),  # head, eight bits
+    ([(128, 32)], (8,)),  # output of the 35B: 1024 programs of four quanta
 ])  # fmt: skip
 def test_slots_of_the_27b(shapes: list[tuple[int, int]], slots: tuple[int, ...]) -> None:
     assert tuple(schedule.slots for schedule in deal(shapes, H200)) == slots

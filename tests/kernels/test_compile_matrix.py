@@ -1,0 +1,95 @@
+"""Every binary that a registered model uses, for every GPU we know, without a GPU (design, section 4)."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is published for Linux only")
+
+from ninfer.kernels.compile_matrix.chips import CHIPS, Chip
+from ninfer.kernels.compile_matrix.compiling import Binary, assembled, compiled, complaints
+from ninfer.kernels.compile_matrix.variant import Variant
+from ninfer.kernels.low_bit_linear.matrix import matrix
+from ninfer.kernels.low_bit_linear.triton_finish import finish_rows
+
+# Compiled in full. The others are assembled from the PTX of the first, which is theirs but for the name of the chip.
+FAMILIES = {80: (86, 89), 90: (), 100: (), 120: ()}
+
+
+@pytest.mark.parametrize("kind", ["stream", "finish", "gate", "head"])
+@pytest.mark.parametrize("capability", FAMILIES)
+def test_binaries_fit_their_chip(capability: int, kind: str) -> None:
+    chip = CHIPS[capability]
+    names: set[str] = set()
+    for variant in matrix(chip):
+        assert variant.name not in names
+        names.add(variant.name)
+        if _kind(variant) != kind:
+            continue
+        binary, ptx = compiled(variant, chip)
+        assert not complaints(variant, chip, binary), (capability, variant.name, binary)
+        for relative in FAMILIES[capability]:
+            other = assembled(ptx, binary.shared_bytes, CHIPS[relative])
+            assert not complaints(variant, CHIPS[relative], other), (relative, variant.name, other)
+
+
+def _kind(variant: Variant) -> str:
+    """Groups of about equal cost, so that test workers share the work."""
+    if variant.streams:
+        return "stream" if variant.constants["WIDTH"] == 16 else "finish"
+    return "head" if "KEEP" in variant.constants else "gate"
+
+
+def test_a_family_covers_every_chip() -> None:
+    assert sorted([*FAMILIES, *(other for others in FAMILIES.values() for other in others)]) == sorted(CHIPS)
+
+
+def _variant(**changes: object) -> Variant:
+    constants = {"SLOTS": 2, "TILES": 8, "NORM_PADDED": 0, "DEPENDENT": False} | changes
+    pointers = {"part": "fp32", "squares": "fp32", "out": "bf16"}
+    return Variant("rows", finish_rows, pointers, constants, 4, dependent=False, floats=frozenset({"eps"}))
+
+
+def test_what_is_wrong_is_found() -> None:
+    chip = CHIPS[89]
+    fine = Binary(128, 0, 0, 0, 0, 0, 0, 16)
+    variant = next(matrix(chip))
+    assert variant.streams
+    assert complaints(variant, chip, fine) == []
+    for bad in (
+        Binary(129, 0, 0, 0, 0, 0, 0, 16),
+        Binary(128, 8, 0, 0, 0, 0, 0, 16),
+        Binary(128, 0, 4, 0, 0, 0, 0, 16),
+        Binary(128, 0, 0, 16, 0, 0, 0, 16),
+        Binary(128, 0, 0, 0, 1, 0, 0, 16),
+        Binary(128, 0, 0, 0, 0, 1, 0, 16),
+        Binary(128, 0, 0, 0, 0, 0, 1, 16),
+        Binary(128, 0, 0, 0, 0, 0, 0, 0),
+    ):
+        assert len(complaints(variant, chip, bad)) == 1, bad
+    assert complaints(_variant(), chip, Binary(40, 0, 0, 100 * 1024, 0, 0, 0, 0))
+
+
+def test_a_spill_is_seen_in_the_binary() -> None:
+    """The largest tile with the fewest registers must show, or the whole matrix proves nothing."""
+    chip = CHIPS[80]
+    tight = Variant(
+        "tight", finish_rows, {"part": "fp32", "squares": "fp32", "out": "bf16"}, _variant(TILES=64).constants, 1,
+        dependent=False, floats=frozenset({"eps"}), registers=32,
+    )  # fmt: skip
+    binary, _ = compiled(tight, chip)
+    assert binary.stack_bytes > 0
+    assert any("spills" in text for text in complaints(tight, chip, binary))
+
+
+def test_a_name_that_is_no_argument_is_noticed() -> None:
+    with pytest.raises(AssertionError, match="names no argument"):
+        _variant(WIDTH=8).signature()
+
+
+def test_chips_know_their_limits() -> None:
+    assert Chip(86, 1, 1).dependent_launch is False
+    assert CHIPS[90].dependent_launch
+    assert {chip.capability: chip.shared_bytes // 1024 for chip in CHIPS.values()} == {
+        80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99,
+    }  # fmt: skip
