@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -34,8 +35,8 @@ class Binary:
     products: int
 
 
-def compiled(variant: Variant, chip: Chip) -> tuple[Binary, str]:
-    """Compile a variant for a chip through all stages; returns what the binary needs, and its PTX.
+def compile_variant(variant: Variant, chip: Chip) -> Any:
+    """Triton's compiled kernel of a variant for a chip, under the cache key that a launch looks up.
 
     Raises Triton's errors if any stage fails.
     """
@@ -50,7 +51,12 @@ def compiled(variant: Variant, chip: Chip) -> tuple[Binary, str]:
     options = {"num_warps": variant.warps, "launch_pdl": variant.dependent}
     if variant.registers is not None:
         options["maxnreg"] = variant.registers
-    kernel = triton.compile(source, target=GPUTarget("cuda", chip.capability, 32), options=options)
+    return triton.compile(source, target=GPUTarget("cuda", chip.capability, 32), options=options)
+
+
+def compiled(variant: Variant, chip: Chip) -> tuple[Binary, str]:
+    """Compile a variant for a chip; returns what the binary needs, and its PTX."""
+    kernel = compile_variant(variant, chip)
     return _binary(kernel.asm["cubin"], kernel.asm["ptx"], kernel.metadata.shared), kernel.asm["ptx"]
 
 
