@@ -7,10 +7,12 @@ import pytest
 pytest.importorskip("triton", reason="Triton is published for Linux only")
 
 from ninfer.kernels.compile_matrix.chips import CHIPS, Chip
-from ninfer.kernels.compile_matrix.compiling import Binary, assembled, compiled, complaints
+from ninfer.kernels.compile_matrix.compiling import Binary, assembled, compile_variant, compiled, complaints
+from ninfer.kernels.compile_matrix.latency import stream_loops
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.low_bit_linear.matrix import matrix
 from ninfer.kernels.low_bit_linear.triton_finish import finish_rows
+from ninfer.kernels.read_sweep.triton_sweep import sweep
 
 # Compiled in full. The others are assembled from the PTX of the first, which is theirs but for the name of the chip.
 FAMILIES = {80: (86, 89), 90: (), 100: (), 120: ()}
@@ -28,9 +30,20 @@ def test_binaries_fit_their_chip(capability: int, kind: str) -> None:
             continue
         binary, ptx = compiled(variant, chip)
         assert not complaints(variant, chip, binary), (capability, variant.name, binary)
+        if variant.streams:
+            _check_loops(variant, chip)
         for relative in FAMILIES[capability]:
             other = assembled(ptx, binary.shared_bytes, CHIPS[relative])
             assert not complaints(variant, CHIPS[relative], other), (relative, variant.name, other)
+
+
+def _check_loops(variant: Variant, chip: Chip) -> None:
+    """The next quantum has most of a turn to arrive, and spills stay beside the point."""
+    loops = stream_loops(compile_variant(variant, chip).asm["cubin"])
+    assert len(loops) == (2 if "BITS2" in variant.constants else 1)
+    for loop in loops:
+        assert loop.covered > 0.75, (chip.capability, variant.name, loop)
+        assert loop.local_accesses <= (7 if variant.stack_bytes else 0), (chip.capability, variant.name, loop)
 
 
 def _kind(variant: Variant) -> str:
@@ -93,3 +106,10 @@ def test_chips_know_their_limits() -> None:
     assert {chip.capability: chip.shared_bytes // 1024 for chip in CHIPS.values()} == {
         80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99,
     }  # fmt: skip
+
+
+def test_a_load_that_is_waited_for_at_once_is_seen() -> None:
+    """Without the order point the loads sink to their use; here a loop that uses at once what it loads."""
+    sweep_loop = Variant("sweep", sweep, {"x": "i32", "out": "i32"}, {"STEP": 4096}, 4, dependent=False)
+    (loop,) = stream_loops(compile_variant(sweep_loop, CHIPS[90]).asm["cubin"])
+    assert loop.covered < 0.5

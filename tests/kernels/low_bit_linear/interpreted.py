@@ -20,6 +20,8 @@ from ninfer.kernels.low_bit_linear.buffers import (
     to_columns,
     write_sums,
 )
+from ninfer.kernels.read_sweep import triton_sweep
+from ninfer.kernels.read_sweep.op import read_sweep
 from tests.kernels.data import normal
 from tests.kernels.low_bit_linear.cases import EPS, columns, product_rows, products
 from tests.kernels.low_bit_linear.data import matrix
@@ -176,3 +178,12 @@ def test_candidates_are_those_of_the_plain_route(
     assert torch.equal(logits, product_rows(product.sums, tokens))
     assert torch.equal(values, expected[0])
     assert torch.equal(ids, expected[1])
+
+
+def test_the_sweep_of_the_benchmark_is_that_of_the_plain_route() -> None:
+    # Small values: the interpreter does not wrap sums.
+    x = torch.randint(-(2**16), 2**16, (16 * 64,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+    plain, out = torch.empty(3, dtype=torch.int32), torch.empty(3, dtype=torch.int32)
+    read_sweep(x, plain, 64, 4)
+    triton_sweep.read_sweep(x, out, 64, 4)
+    assert torch.equal(out, plain)
