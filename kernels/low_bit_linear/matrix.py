@@ -7,6 +7,7 @@ qwen3_8_27b: the same with an 8-bit head; qwen3_6_35b_a3b: 8 (all but the routed
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from ninfer.kernels.compile_matrix.chips import Chip
 from ninfer.kernels.compile_matrix.variant import Variant
@@ -36,6 +37,7 @@ STACK_BYTES_SIX = 16
 Launch = tuple[tuple[int, int, int], ...]
 
 
+@cache
 def slots_of(launch: Launch, chip: Chip) -> tuple[int, ...]:
     """Slots of each matrix of a launch on a chip."""
     programs = chip.multiprocessors * variants.PROGRAMS_PER_MULTIPROCESSOR

@@ -17,6 +17,9 @@ from ninfer.kernels.read_sweep.triton_sweep import sweep
 # Compiled in full. The others are assembled from the PTX of the first, which is theirs but for the name of the chip.
 FAMILIES = {80: (86, 89), 90: (), 100: (), 120: ()}
 
+# Widths whose machine code is read, which takes half a second each. One column differs from eight by an address.
+DISASSEMBLED = {80: (8,), 90: (8, 16), 100: (), 120: (8,)}
+
 
 @pytest.mark.parametrize("kind", ["stream", "finish", "gate", "head"])
 @pytest.mark.parametrize("capability", FAMILIES)
@@ -30,7 +33,7 @@ def test_binaries_fit_their_chip(capability: int, kind: str) -> None:
             continue
         binary, ptx = compiled(variant, chip)
         assert not complaints(variant, chip, binary), (capability, variant.name, binary)
-        if variant.streams:
+        if variant.streams and variant.constants["WIDTH"] in DISASSEMBLED[capability]:
             _check_loops(variant, chip)
         for relative in FAMILIES[capability]:
             other = assembled(ptx, binary.shared_bytes, CHIPS[relative])
