@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ninfer.kernels.low_bit_linear.packing import GROUPS, PACKINGS, TILE_ROWS, Packing, tiles
 
-_BLOCK_ELEMENTS = 1 << 22  # codes repacked at a time: about 100 MiB of work arrays
+# Codes repacked at a time; work arrays take about ten bytes for each.
+_HOST_BLOCK = 1 << 22
+_DEVICE_BLOCK = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ def pack_rows(weight: LowBitWeight, first: int, planes: Planes) -> None:
     """
     assert first % TILE_ROWS == 0
     assert planes.rows % TILE_ROWS == 0 or first + planes.rows == weight.rows
-    step = max(1, _BLOCK_ELEMENTS // (TILE_ROWS * weight.columns)) * TILE_ROWS
+    block_elements = _DEVICE_BLOCK if planes.base.is_cuda else _HOST_BLOCK
+    step = max(1, block_elements // (TILE_ROWS * weight.columns)) * TILE_ROWS
     for begin in range(0, planes.rows, step):
         block = planes.narrow(begin, min(begin + step, planes.rows))
         tile = (first + begin) // TILE_ROWS
@@ -133,13 +136,12 @@ def _pack_block(planes: Planes, weight: LowBitWeight) -> Tensor:
     n, quanta, h = tiles(planes.rows), packing.quanta(weight.columns), packing.group // 32
     stored = _filled(_patterns(planes, packing.bits), n * TILE_ROWS, quanta * packing.columns) ^ packing.offset
     stored = stored.reshape(n, 2, 8, quanta, GROUPS, h, 4, 2, 2, 2)  # n, r, g, q, i, h, t, u, v, e
-    stored = stored.permute(0, 3, 2, 6, 4, 9, 5, 7, 8, 1).reshape(n, quanta, 32, GROUPS, 2, packing.pairs)
-    pairs = stored.to(torch.int32)  # [n, q, lane, i, e, pair]
-    halves = torch.zeros(*pairs.shape[:-1], packing.lane_words, dtype=torch.int32, device=pairs.device)
+    pairs = stored.permute(5, 7, 8, 1, 9, 0, 3, 2, 6, 4).reshape(packing.pairs, 2, n, quanta, 32, GROUPS)
+    halves = torch.zeros(packing.lane_words, *pairs.shape[1:], dtype=torch.int32, device=pairs.device)
     for piece in packing.pieces:
-        field = (pairs[..., piece.pair] >> piece.low) & ((1 << piece.width) - 1)
-        halves[..., piece.word] |= field << piece.shift
-    words = halves[..., 0, :] | (halves[..., 1, :] << 16)
+        field = (pairs[piece.pair].to(torch.int32) >> piece.low) & ((1 << piece.width) - 1)
+        halves[piece.word] |= field << piece.shift
+    words = (halves[:, 0] | (halves[:, 1] << 16)).permute(1, 2, 3, 4, 0)  # n, q, lane, i, word
     words = words.reshape(n, quanta, 32, packing.lane_words, 4).permute(0, 1, 3, 2, 4).reshape(n, quanta, -1)
     scales = _filled(planes.scales, n * TILE_ROWS, quanta * GROUPS).reshape(n, 2, 8, quanta, GROUPS)
     scales = scales.permute(0, 3, 2, 4, 1).reshape(n, quanta, -1).contiguous()
