@@ -8,13 +8,13 @@ of a column do not depend on the others. Without a GPU it runs the plain route o
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 
-import orjson
 import torch
 
 from ninfer.bench.linear_stack import MODELS, Run, Stack
@@ -190,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
         "checks": [asdict(item) for item in checks],
     }
     if options.json:
-        sys.stdout.write(orjson.dumps(report).decode() + "\n")
+        sys.stdout.write(json.dumps(report) + "\n")
     else:
         _print(report, rows, checks)
     return 0 if all(item.passed for item in checks) else 1
