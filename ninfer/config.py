@@ -112,7 +112,10 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole server: one artifact, one device, one port."""
+    """The whole server: one artifact, one device, one port.
+
+    default_artifact   no model was named, and the embedded one is meant
+    """
 
     artifact: Path
     default_artifact: bool = False

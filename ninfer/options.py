@@ -202,7 +202,7 @@ def usage() -> str:
     lines = [
         "usage: ninfer-serve [MODEL.ninfer] [options]",
         "",
-        "Without a model a tiny one with random weights is built and served.",
+        "Without a model the small embedded one of the package is served.",
         "",
     ]
     for name, option in OPTIONS.items():

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
 from ninfer.config import Settings
 from ninfer.console import configure_console
+from ninfer.embedded import ARTIFACT
 from ninfer.errors import ArtifactError, StartupError
 from ninfer.listener import bind_socket
 from ninfer.options import HelpRequested, OptionError, VersionRequested, cautions, parse, usage
@@ -56,7 +58,9 @@ def _run(settings: Settings, cuda_sync: str) -> int:
     with bind_socket(settings.http.host, settings.http.port) as listener:
         for caution in cautions(settings):
             log.warning(caution)
-        if not settings.default_artifact and not settings.artifact.is_file():
+        if settings.default_artifact:
+            settings = replace(settings, artifact=ARTIFACT)
+        if not settings.artifact.is_file():
             raise StartupError(f"the model {settings.artifact} is not a file")
         # The numeric libraries take seconds to import: a busy port is reported before that.
         from ninfer.server import run_server

@@ -8,11 +8,10 @@ import platform
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import anyio
@@ -28,7 +27,6 @@ from ninfer.actors.system import System
 from ninfer.api.app import create_app
 from ninfer.api.chat import ChatService
 from ninfer.artifact.container import Artifact
-from ninfer.artifact.tiny import build_tiny
 from ninfer.config import Settings
 from ninfer.errors import StartupError
 from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
@@ -53,10 +51,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with ExitStack() as open_things:
         if settings.default_artifact:
-            folder = Path(open_things.enter_context(tempfile.TemporaryDirectory(prefix="ninfer-")))
-            log.warning("no model was named: a tiny model with random weights is built, and its answers are noise")
-            settings = replace(settings, artifact=folder / "tiny.ninfer")
-            build_tiny(settings.artifact)
+            log.info("no model was named: this is the embedded one, small and good at few things (README)")
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
         event_log = open_things.enter_context(EventLog.open(settings.log.event_log, settings.log.log_content))
@@ -202,7 +197,7 @@ class Server:
             environment={"device": settings.engine.device, "python": platform.python_version()},
         )
         self.request_log.write("server_start", server_start(settings, facts))
-        kind = " (tiny random weights: answers are noise)" if settings.default_artifact else ""
+        kind = " (the embedded model)" if settings.default_artifact else ""
         log.info(f"ready: {base_url(settings.http)} model={model.public_id}{kind} cuda_sync={self.cuda_sync}")
 
     async def _report_throughput(self, gateway: Gateway) -> None:

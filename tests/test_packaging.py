@@ -19,6 +19,10 @@ import importlib.resources, pathlib, sys
 import ninfer, ninfer.actors.system, ninfer.kernels.linear.op, ninfer.scheduler.machine, ninfer.serve
 template = importlib.resources.files("ninfer.text").joinpath("templates", "qwen3_8.jinja").read_text()
 assert "<|im_start|>" in template
+from ninfer.artifact.container import Artifact
+from ninfer.embedded import ARTIFACT
+with Artifact.open(ARTIFACT) as artifact:
+    assert artifact.directory.metadata["name"] == "ninfer-embedded"
 print(pathlib.Path(ninfer.__file__).resolve().parent)
 """
 
@@ -31,10 +35,10 @@ def run(*command: str, cwd: Path, path: Path | None = None) -> str:
 
 
 def sources() -> set[str]:
-    """Modules of the package as git knows them, under their import paths."""
+    """Files of the package as git knows them, under their import paths."""
     names = run("git", "ls-files", "ninfer", "actors", "kernels", cwd=ROOT).splitlines()
     inside = [name if name.startswith("ninfer/") else f"ninfer/{name}" for name in names]
-    return {name for name in inside if name.endswith((".py", ".jinja"))}
+    return {name for name in inside if name.endswith((".py", ".jinja", ".md", ".ninfer"))}
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from ninfer.options import usage
 from ninfer.version import VERSION
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-MODEL = "ninfer-tiny-random"
+MODEL = "ninfer-embedded"
 
 
 def free_port() -> int:

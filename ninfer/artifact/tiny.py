@@ -1,4 +1,4 @@
-"""The tiny random-weight artifact, served when no model is named: its answers are noise, its protocol is real."""
+"""The tiny random-weight artifact for tests and measurements: its answers are noise, its format is real."""
 
 from __future__ import annotations
 
