@@ -127,7 +127,8 @@ class Run:
         widest = max(shapes.kinds["attention"][0][0], shapes.kinds["attention"][1][0])
         self.attention_rows = torch.empty(tokens, widest, dtype=torch.bfloat16, device=device)
         self.logits = torch.empty(tokens, shapes.vocabulary, device=device)
-        for buffer in (self.mixed, self.product):
+        # Zeros would be multiplied with less power, and would hide a wrong product.
+        for buffer in (self.x, self.mixed, self.product):
             to_columns(torch.randn(tokens, buffer.columns, device=device), buffer)
 
     def columns(self, kind: str) -> Columns:

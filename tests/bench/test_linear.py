@@ -6,7 +6,7 @@ import orjson
 import pytest
 import torch
 
-from ninfer.bench import linear
+from ninfer.bench import linear, linear_stack
 from ninfer.bench.linear_stack import MODELS, Stack
 from ninfer.kernels.low_bit_linear.pack import packed_bytes
 
@@ -33,6 +33,13 @@ def test_a_column_that_depends_on_another_fails_the_command(monkeypatch: pytest.
 
     monkeypatch.setattr(linear, "finish_rows", disturbed)
     assert not all(item.passed for item in linear.check(stack, [1, 2]))
+
+
+def test_products_of_nothing_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack(MODELS["tiny"], torch.device("cpu"), programs=8)
+    monkeypatch.setattr(linear_stack, "to_columns", lambda x, out: None)
+    failed = {item.what for item in linear.check(stack, [1]) if not item.passed}
+    assert failed >= {"gdn", "attention", "gate_up", "head"}
 
 
 def test_the_27b_reads_what_the_specification_says() -> None:
