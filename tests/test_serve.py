@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import socket
@@ -23,48 +22,14 @@ import pytest
 from ninfer import serve
 from ninfer.options import usage
 from ninfer.version import VERSION
+from tests.support.process import ENVIRONMENT, Process, free_port
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 MODEL = "ninfer-embedded"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ninfer.serve", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=120, check=False)
-
-
-class Process:
-    """A running server; `wait_for` reads its console."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.port = free_port()
-        command = [sys.executable, "-m", "ninfer.serve", *arguments, "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        self.console = ""
-
-    def wait_for(self, text: str) -> None:
-        assert self.process.stderr is not None
-        while text not in self.console:
-            line = self.process.stderr.readline()
-            assert line, f"the server ended: {self.console}"
-            self.console += line
-
-    def end(self) -> int:
-        """Wait for the end; returns the exit status."""
-        assert self.process.stderr is not None
-        self.console += self.process.stderr.read()
-        self.process.stderr.close()
-        return self.process.wait(60)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
 
 
 @pytest.fixture(scope="module")
