@@ -30,6 +30,9 @@ from ninfer.step import PAGE_TOKENS, pages_for
 MODEL_MAX_CONTEXT = 262_144  # serving spec, 18.2
 LANES_MAX = 8
 U64_MAX = (1 << 64) - 1
+# Where the contract names no upper limit. It leaves room to multiply by a unit, and fits the 64 bits of every record.
+LARGEST_INTEGER = (1 << 31) - 1
+LARGEST_SIZE = 1 << 60
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
 EFFORT_WORDS = ("minimal", "low", "medium", "high", "xhigh", "max")
 KV_DTYPES = ("bf16", "fp32")
@@ -75,13 +78,13 @@ class _Option:
     read: Callable[[str], Any] | None = None
 
 
-def _integer(low: int, high: int | None = None, multiple_of: int = 1) -> Callable[[str], int]:
+def _integer(low: int, high: int = LARGEST_INTEGER, multiple_of: int = 1) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,25}", text):
             raise OptionError("must be an integer")
         value = int(text)
-        if value < low or (high is not None and value > high) or value % multiple_of:
-            limits = f"at least {low}" if high is None else f"in {low}..{high}"
+        if not low <= value <= high or value % multiple_of:
+            limits = f"at least {low}" if value < low and high == LARGEST_INTEGER else f"in {low}..{high}"
             raise OptionError(f"must be {limits}" + (f" and a multiple of {multiple_of}" if multiple_of > 1 else ""))
         return value
 
@@ -128,9 +131,10 @@ def _word(*words: str) -> Callable[[str], str]:
 
 def _size(text: str) -> int:
     found = re.fullmatch(r"([0-9]{1,20})(MiB|GiB)?", text)
-    if found is None or int(found[1]) == 0:
+    size = 0 if found is None else int(found[1]) * {None: 1, "MiB": MIB, "GiB": GIB}[found[2]]
+    if not 0 < size <= LARGEST_SIZE:
         raise OptionError("must be a number of bytes, or a number with the suffix MiB or GiB")
-    return int(found[1]) * {None: 1, "MiB": MIB, "GiB": GIB}[found[2]]
+    return size
 
 
 def _device(text: str) -> str:
@@ -162,7 +166,7 @@ OPTIONS: dict[str, _Option] = {
     "--max-concurrency": _Option("N", "sequences decoded together, 1..8 (1)", _integer(1, LANES_MAX)),
     "--max-pending-requests": _Option("N", "requests held beyond those (16)", _integer(1)),
     "--pending-timeout-ms": _Option("N", "from receipt to admission (30000)", _integer(1)),
-    "--prefill-chunk": _Option("N", "most tokens of one prefill unit (1024)", _integer(128, None, 128)),
+    "--prefill-chunk": _Option("N", "most tokens of one prefill unit (1024)", _integer(128, multiple_of=128)),
     "--max-inter-token-ms": _Option("N", "bound on the gap between tokens, 0 = none (100)", _integer(0)),
     "--prefill-decode-ratio": _Option("R", "prefill's share of device time beside decode", _number(0, above=True)),
     "--device-memory-limit": _Option("SIZE", "plan as if the device had only this much in all", _size),
@@ -219,6 +223,8 @@ def parse(argv: Sequence[str]) -> Settings:
     values: dict[str, Any] = {}
     artifact: str | None = None
     arguments = iter(argv)
+    if not all(_is_unicode(argument) for argument in argv):
+        raise OptionError("an argument is not valid UTF-8")
     for argument in arguments:
         if argument in ("--help", "-h"):
             raise HelpRequested
@@ -246,6 +252,11 @@ def parse(argv: Sequence[str]) -> Settings:
             shown = "" if name == "--api-key" else f" '{given}'"
             raise OptionError(f"{name}{shown} {error}") from None
     return _settings(artifact, values, argv)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be written to a log or sent to a client; bytes that are not UTF-8 arrive as surrogates."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _known(name: str) -> _Option:

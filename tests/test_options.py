@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,28 @@ def test_an_open_door_is_pointed_out() -> None:
     assert "no --api-key" in cautions(parse(["--host", "0.0.0.0"]))[0]
     assert "no --api-key" in cautions(parse(["--host", "server.example"]))[0]
     assert cautions(parse(["--host", "0.0.0.0", "--api-key", "k"])) == []
+
+
+@pytest.mark.parametrize("name", sorted(name for name, option in OPTIONS.items() if option.read is not None))
+def test_no_number_is_too_large_for_a_record(name: str) -> None:
+    largest = "9" * 25
+    try:
+        settings = parse([name, largest])
+    except OptionError:
+        return
+    # What takes any text takes this one; no number may come out of it.
+    assert not any(isinstance(value, int) and value > 1 << 62 for value in numbers(settings))
+
+
+def numbers(value: object) -> list[object]:
+    if dataclasses.is_dataclass(value):
+        return [number for field in dataclasses.fields(value) for number in numbers(getattr(value, field.name))]
+    return [value]
+
+
+def test_arguments_that_are_not_text() -> None:
+    for argv in (["m\udcff.ninfer"], ["--api-key", "secret\udcff"], ["--model-id=\udc80"]):
+        with pytest.raises(OptionError, match="not valid UTF-8") as refused:
+            parse(argv)
+        assert "secret" not in str(refused.value)
+    assert parse(["größe.ninfer"]).artifact == Path("größe.ninfer")
