@@ -29,6 +29,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
     except OSError as error:
         raise StartupError(f"cannot listen on {where}: {error.strerror or error}") from None
+    except UnicodeError:  # the resolver's word for a label that is empty or too long
+        raise StartupError(f"cannot listen on {where}: this is not a host name") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _drop_dead_peers(bound)

@@ -57,3 +57,9 @@ def test_the_configuration_is_generous() -> None:
 )
 def test_addresses(settings: HttpSettings, url: str) -> None:
     assert base_url(settings) == url
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "x..y"])
+def test_what_cannot_be_a_host_name_is_refused(host: str) -> None:
+    with pytest.raises(StartupError, match="not a host name"):
+        bind_socket(host, 0)
