@@ -44,8 +44,15 @@ def render(record: MutableMapping[str, Any], now: datetime) -> str:
     trace = record.pop("exception", None)
     event = record.pop("event", "")
     members = "".join(f" {name}={value}" for name, value in record.items())
-    line = f"{_head(now, level)} {event}{members}"
+    line = f"{_head(now, level)} {_on_one_line(f'{event}{members}')}"
     return f"{line}\n{trace}" if trace else line
+
+
+def _on_one_line(text: str) -> str:
+    """The text with what is not printable escaped: words of a client must not forge a line or steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _head(now: datetime, level: str) -> str:

@@ -59,3 +59,13 @@ def test_levels(level: str) -> None:
     configure_console(level, stream, lambda: NOW)
     structlog.get_logger().critical("worst")
     assert bool(stream.getvalue()) == (level != "off")
+
+
+@pytest.mark.usefixtures("restored")
+def test_words_of_a_client_stay_on_their_line() -> None:
+    stream = io.StringIO()
+    configure_console("info", stream, lambda: NOW)
+    structlog.get_logger("any").info("rejected a\nb", type="x\n[2026] [info] forged \x1b[2J é")
+    assert stream.getvalue() == (
+        "[2026-03-04 05:06:07.089] [info] rejected a\\nb type=x\\n[2026] [info] forged \\x1b[2J é\n"
+    )
