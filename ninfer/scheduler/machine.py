@@ -181,8 +181,9 @@ class Scheduler:
 
     def _on_stop_string_found(self, event: ev.StopStringFound) -> None:
         request = self._known(event.request_id)
-        if request is not None:
+        if request is not None and request.state not in ENDED:
             self._finish(request, FinishReason.STOP_STRING)
+            self._count_completed()
 
     def _on_released(self, event: ev.Released) -> None:
         request = self._known(event.request_id)
@@ -280,9 +281,12 @@ class Scheduler:
         if request.state not in ENDED:
             reason = FinishReason.STOP_TOKEN if stopped else request.limit_reason
             self._out.append(cmd.Finish(request.id, request.lane, reason.value))
-            self._totals.completed += 1
-            self._faults.clear()
+            self._count_completed()
         self._land_request(request, RequestSignal.LANDED_LAST)
+
+    def _count_completed(self) -> None:
+        self._totals.completed += 1
+        self._faults.clear()
 
     def _land_request(self, request: Request, signal: RequestSignal) -> None:
         was_reading = request.state is RequestState.READING_IN_STEP

@@ -231,3 +231,20 @@ def test_an_engine_lost_while_draining_ends_the_process_even_if_it_should_stay()
         machine.handle(ev.StepFailed(1, "fault"), 1.0)
         machine.handle(ev.EngineLost("lost"), 1.0)
         assert machine.handle(ev.Tick(), 100.0) == ([cmd.Exit(3, "lost")] if stop else [])
+
+
+def test_an_answer_that_ends_at_a_stop_string_is_completed_too() -> None:
+    machine = serving()
+    for fault in range(3):
+        now = 10.0 * fault
+        submit(machine, 5, 9, now)
+        machine.handle(ev.StepFailed(machine._step, "fault"), now)
+        machine.handle(ev.EngineReset(), now)
+        submit(machine, 5, 9, now)
+        request_id = machine._next_request - 1
+        machine.handle(ev.ChunkLanded(machine._step, 1, False, 0.0), now)
+        assert machine.handle(ev.StopStringFound(request_id), now) == [cmd.Finish(request_id, 0, "stop_string")]
+        assert machine.handle(ev.StopStringFound(request_id), now) == []
+        machine.handle(ev.RoundLanded(machine._step, (ev.RowLanded(request_id, 1, False),), 0.0), now)
+    assert machine.lifecycle is Lifecycle.SERVING
+    assert machine.statistics().totals.completed == 3
