@@ -35,6 +35,7 @@ LINGER_S = 5.0
 
 _EXCHANGE = "ninfer.exchange"
 _INVALID_KEY = Fault(401, "invalid_request_error", "invalid_api_key", None, "The API key is missing or wrong.")
+_NO_WEBSOCKETS = Fault(404, "invalid_request_error", "not_found", None, "There are no websockets here.")
 _CORS = (
     (b"access-control-allow-origin", b"*"),
     (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
@@ -130,11 +131,14 @@ class Edge:
         self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._refuse_websocket({**scope, "method": "GET"}, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         family = family_of(scope["path"])
-        request_id = f"req_{self._process}_{next(self._numbers)}"
+        request_id = self._next_id()
         exchange = Exchange(request_id, receive, send, self._headers(request_id, family))
         scope[_EXCHANGE] = exchange
         try:
@@ -143,6 +147,19 @@ class Edge:
             log.info("peer takes no output", x_request_id=request_id, seconds=SLOW_PEER_S)
         finally:
             await exchange.close()
+
+    def _next_id(self) -> str:
+        return f"req_{self._process}_{next(self._numbers)}"
+
+    async def _refuse_websocket(self, scope: Scope, send: Send) -> None:
+        family, request_id = family_of(scope["path"]), self._next_id()
+        fault = self._fault(scope) or _NO_WEBSOCKETS
+        body = body_for(fault, family, request_id)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [*headers_for(fault), *self._headers(request_id, family)]
+        start = {"type": "websocket.http.response.start", "status": status_for(fault, family), "headers": headers}
+        await send(start)
+        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
     async def _handle(self, scope: Scope, exchange: Exchange, family: Family) -> None:
         fault = self._fault(scope)

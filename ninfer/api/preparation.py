@@ -77,6 +77,8 @@ def prepare_chat(
     if conversation.prefill:
         prompt = prompt.continued(conversation.prefill)
     prompt_ids = tuple(model.tokenizer.encode_prompt(prompt))
+    if not prompt_ids:
+        raise refusal("invalid_prompt", "the chat template made nothing of the messages", "messages")
     if len(prompt_ids) > model.max_context_tokens:
         message = (
             f"This model's maximum context length is {model.max_context_tokens} tokens, "

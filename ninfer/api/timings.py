@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ninfer.actors.messages import Usage
@@ -22,7 +23,8 @@ def _between_ms(begin: float | None, end: float | None) -> float:
 
 
 def _ratio(numerator: float, denominator: float) -> float:
-    return numerator / denominator if denominator > 0 else 0.0
+    ratio = numerator / denominator if denominator > 0 else 0.0
+    return ratio if math.isfinite(ratio) else 0.0  # a denominator may be as good as zero
 
 
 def timings(usage: Usage, moments: Moments) -> dict[str, object]:

@@ -186,8 +186,15 @@ def _written(template: jinja2.Template, variables: Mapping[str, object]) -> str:
 
 
 def _holds_mark(value: object) -> bool:
-    if isinstance(value, str):
-        return not value.isascii() and MARK.search(value) is not None
-    if isinstance(value, Mapping):
-        return any(_holds_mark(key) or _holds_mark(item) for key, item in value.items())
-    return isinstance(value, list | tuple) and any(map(_holds_mark, value))
+    rest = [value]  # rather than recursion: a schema may be nested as deeply as a body may
+    while rest:
+        item = rest.pop()
+        if isinstance(item, str):
+            if not item.isascii() and MARK.search(item) is not None:
+                return True
+        elif isinstance(item, Mapping):
+            rest += item.keys()
+            rest += item.values()
+        elif isinstance(item, list | tuple):
+            rest += item
+    return False

@@ -11,6 +11,7 @@ from ninfer.api.envelopes import Family, body_for, fault_of, status_for
 from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings
 from ninfer.errors import DeviceFault, Overloaded, QueueTimeout
 from ninfer.scheduler.transitions import Lifecycle
+from ninfer.text.template import ChatTemplate
 from ninfer.version import VERSION
 from tests.support.http import MODEL_ID, UNIX_TIME, Served, ask, model, served, settle
 
@@ -210,3 +211,10 @@ async def test_a_server_that_loads_says_so() -> None:
         assert (await response.get_json())["error"]["code"] == "model_loading"
         await state.state.wait_serving()
         assert (await state.post(ask())).status_code == 200
+
+
+async def test_a_template_that_writes_nothing_is_a_prompt_at_fault() -> None:
+    async with served(the_model=model(template=ChatTemplate("{{ messages[0].content }}"))) as state:
+        assert await refusal(state, ask("")) == (400, "invalid_prompt", "messages")
+        assert (await state.post(ask("word", max_tokens=1))).status_code == 200
+        await settle(state)

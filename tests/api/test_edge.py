@@ -283,3 +283,25 @@ async def test_other_kinds_of_connection_go_straight_through() -> None:
     client = Client()
     await over(lifespan, lambda: True)({"type": "lifespan"}, client.receive, client.send)
     assert seen == ["lifespan"]
+
+
+async def test_a_websocket_is_refused_like_any_unknown_route() -> None:
+    for settings, status, code in (({}, 404, "not_found"), ({"api_key": "k"}, 401, "invalid_api_key")):
+        client = Client(path="/v1/models")
+        client.scope["type"] = "websocket"
+        del client.scope["method"]
+        await client.call(over(never, **settings))
+        assert [message["type"] for message in client.sent] == [
+            "websocket.http.response.start",
+            "websocket.http.response.body",
+        ]
+        assert (client.status, client.body["error"]["code"]) == (status, code)
+        assert client.headers["content-length"] == str(len(client.sent[1]["body"]))
+        assert client.headers["x-ninfer-version"] == VERSION
+
+
+async def test_a_key_is_compared_as_bytes() -> None:
+    app = over(hello, api_key="grün")
+    client = Client()
+    client.scope["headers"] = [(b"x-api-key", "grün".encode())]
+    assert (await client.call(app)).status == 200

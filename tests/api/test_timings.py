@@ -38,3 +38,8 @@ def test_numbers_are_finite_and_the_prompt_adds_up(
     result = timings(Usage(cached + computed, cached, generated, 0), Moments(received, admitted, first, last))
     assert result["cache_n"] + result["prompt_n"] == cached + computed  # type: ignore[operator]
     assert all(math.isfinite(value) for value in result.values())  # type: ignore[arg-type]
+
+
+def test_a_time_too_short_to_divide_by_counts_as_none() -> None:
+    result = timings(Usage(0, 0, 2, 0), Moments(0.0, None, 0.0, 5e-324))
+    assert result["predicted_per_second"] == 0.0

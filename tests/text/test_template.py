@@ -377,3 +377,11 @@ def test_a_stock_template_is_replaced_by_our_renderer(monkeypatch: pytest.Monkey
     stock = b"{{ messages }}"
     monkeypatch.setitem(STOCK_DIGESTS, hashlib.sha256(stock).hexdigest(), "qwen3_6")
     assert template_source(stock) == builtin_source("qwen3_6")
+
+
+def test_a_schema_may_be_as_deep_as_a_body() -> None:
+    schema: Any = {"type": "string"}
+    for _ in range(500):
+        schema = {"items": schema}
+    tools: Chat = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    assert text(V38, [user("hi")], tools=tools).count('"items"') == 500
