@@ -32,7 +32,7 @@ class StopScanner:
             raise ValueError("a stop string must not be empty")
         # Longest first: of those that end together, that one began first.
         self._stops = sorted(stops, key=len, reverse=True)
-        self._borders = [_borders(stop) for stop in self._stops]
+        self._borders = [_Borders(stop) for stop in self._stops]
         self._matched = [0] * len(self._stops)
         self._held = ""
 
@@ -66,13 +66,22 @@ class StopScanner:
         return held
 
 
-def _borders(word: str) -> list[int]:
-    """`b[n]`: length of the longest proper prefix of `word[:n]` that is also its suffix, for `0 < n < len(word)`."""
-    borders = [0] * len(word)
-    length = 0
-    for n in range(1, len(word) - 1):
-        while length and word[n] != word[length]:
-            length = borders[length]
-        length += word[n] == word[length]
-        borders[n + 1] = length
-    return borders
+class _Borders:
+    """`b[n]`: length of the longest proper prefix of `word[:n]` that is also its suffix, for `0 < n < len(word)`.
+
+    Worked out as far as the text has matched: a stop string may be as long as a request body.
+    """
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._known = [0, 0]
+
+    def __getitem__(self, n: int) -> int:
+        word, known = self._word, self._known
+        while len(known) <= n:
+            last = len(known) - 1
+            length = known[last]
+            while length and word[last] != word[length]:
+                length = known[length]
+            known.append(length + (word[last] == word[length]))
+        return known[n]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -87,3 +89,17 @@ def test_a_long_repetitive_stop_string_costs_no_more_per_character() -> None:
     # A suffix search for every character would compare some 10**9 characters by now.
     assert scanner.push("a" * 100)[0] == "a" * 100
     assert scanner.push("b") == ("", StopMatch("a" * length + "b", 1))
+
+
+@settings(deadline=None)
+@given(st.text("ab", min_size=1, max_size=40), st.text("ab", max_size=60))
+def test_long_stop_strings_that_repeat_themselves(stop: str, text: str) -> None:
+    assert scan([text, stop], [stop]) == whole_answer(text + stop, [stop])
+
+
+def test_a_stop_string_costs_what_the_text_matches_of_it() -> None:
+    begun = time.process_time()
+    scanner = StopScanner(["ab" * 50_000_000])
+    assert scanner.push("aba") == ("", None)
+    assert scanner.push("ababb") == ("abaababb", None)
+    assert time.process_time() - begun < 1.0  # every letter of it looked at once would take many seconds
