@@ -24,11 +24,14 @@ from ninfer.version import VERSION
 FORMAT = "ninfer_event_log"
 FORMAT_VERSION = 1
 
+log = structlog.get_logger(__name__)
+
 
 class EventLog:
     """Writes records through structlog and orjson; a log that was not asked for (`file` None) costs one test.
 
-    Lines are flushed with the record that ends a decision, so that a log of a killed process ends at one.
+    Lines are flushed with the record that ends a decision, so that a log of a killed process ends at one. A write
+    failure disables the log with one error line: what is there can be replayed, and no request fails for it.
     """
 
     def __init__(self, file: BinaryIO | None, content: bool = False) -> None:
@@ -60,7 +63,10 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as failure:
+                self._disable(failure)
 
     def start(self, settings: SchedulerSettings) -> None:
         """The first line."""
@@ -88,13 +94,30 @@ class EventLog:
             self._write("content", now, {"type": "Drawn", "request_id": request_id, "token_ids": list(token_ids)})
 
     def _write(self, kind: str, now: float, fields: dict[str, Any]) -> None:
-        if self._logger is not None:
+        if self._logger is None:
+            return
+        try:
             self._logger.info(kind, seq=self._sequence, t=now, **fields)
-            self._sequence += 1
+        except OSError as error:
+            self._disable(error)
+        self._sequence += 1
 
     def _flush(self) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.flush()
+        except OSError as error:
+            self._disable(error)
+
+    def _disable(self, error: OSError) -> None:
+        log.error(f"the event log is disabled: {error.strerror}")
+        file, self._file, self._logger, self._content = self._file, None, None, False
+        if file is not None and not file.closed:
+            try:
+                file.close()
+            except OSError:
+                return  # what it still held is lost with the disk that refused it, as the line above says
 
 
 def _dumps(record: dict[str, Any], **_options: object) -> bytes:

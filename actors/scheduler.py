@@ -118,6 +118,9 @@ class SchedulerActor:
         for message in self.mailbox.drain():
             if isinstance(message, Arrival):
                 message.refuse(refusal("service_unavailable"))
+        for arrival in self._arrivals.values():  # the one whose decision broke a rule
+            arrival.refuse(refusal("service_unavailable"))
+        self._arrivals.clear()
         for client in self._clients.values():
             send_last(client.ticket.sender, Failed(EngineFailure()))
         self._clients.clear()

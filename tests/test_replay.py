@@ -11,6 +11,7 @@ import pytest
 from ninfer.actors.eventlog import EventLog
 from ninfer.errors import StartupError
 from ninfer.replay import ReplayDiffers, main, replay
+from ninfer.scheduler.events import Tick
 from tests.support.storm import Storm
 
 
@@ -110,3 +111,20 @@ def test_a_log_is_never_written_over(tmp_path: Path) -> None:
         EventLog.open(tmp_path / "missing" / "events.log")
     with EventLog.open(None) as nothing:
         nothing.start(Storm(1).settings)
+
+
+def test_a_disk_that_refuses_a_record_ends_the_log_and_nothing_else() -> None:
+    class Full(io.BytesIO):
+        def flush(self) -> None:
+            if self.tell() > 2000:
+                raise OSError(28, "No space left on device")
+
+    file = Full()
+    log = EventLog(file, content=True)
+    storm = Storm(3)
+    log.start(storm.settings)
+    for n in range(40):
+        log.decision(float(n), Tick(), ())
+        log.prompt(float(n), 1, [1, 2])
+    log.__exit__(None, None, None)
+    assert file.closed

@@ -394,3 +394,15 @@ async def test_statistics_are_a_picture_of_the_moment() -> None:
         totals = state.system.gateway.statistics().totals
         assert (totals.admitted, totals.completed, totals.decode_tokens) == (1, 1, 1)
         assert GREEDY.temperature == 0.0
+
+
+async def test_a_rule_broken_by_an_arrival_answers_the_one_who_arrived() -> None:
+    async with running() as state:
+
+        def broken(event: object, now: float) -> list[object]:
+            raise IllegalTransition("a rule was broken")
+
+        state.system.machine.handle = broken  # type: ignore[method-assign,assignment]
+        with pytest.raises(Unavailable):
+            await state.system.gateway.arrive()
+        assert await state.wait_status() == 3
