@@ -6,9 +6,12 @@ What a wrong option or a busy port needs is imported here; everything else only 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
 
 import structlog
 
@@ -42,10 +45,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return STARTUP_STATUS
     configure_console(settings.log.level)
     try:
-        return _run(settings, cuda_sync)
+        with _stopping_at_once():
+            return _run(settings, cuda_sync)
     except (ArtifactError, StartupError) as error:
         sys.stderr.write(f"error: {error}\n")
         return STARTUP_STATUS
+
+
+@contextmanager
+def _stopping_at_once() -> Iterator[None]:
+    """A stop before the server listens to signals of its own: there is nothing to drain yet."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _cuda_sync(word: str) -> str:

@@ -54,9 +54,9 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
             log.info("no model was named: this is the embedded one, small and good at few things (README)")
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
-        event_log = open_things.enter_context(EventLog.open(settings.log.event_log, settings.log.log_content))
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
+        event_log = open_things.enter_context(EventLog.open(settings.log.event_log, settings.log.log_content))
         server = Server(settings, served, event_log, request_log, listener, server_config(settings.http), cuda_sync)
         status, why = anyio.run(server.run, backend="asyncio")
         if status == STARTUP_STATUS:
@@ -77,6 +77,9 @@ def _open_request_log(settings: Settings) -> RequestLog:
     path = settings.log.request_log
     if path is not None and path.resolve() == settings.artifact.resolve():
         raise StartupError(f"--request-log-jsonl {path} is the model itself")
+    event_log = settings.log.event_log
+    if path is not None and event_log is not None and path.resolve() == event_log.resolve():
+        raise StartupError(f"--request-log-jsonl and --event-log name the same file, {path}")
     started_us = time.time_ns() // 1000
     return RequestLog(
         path,
@@ -134,6 +137,8 @@ class Server:
         settings, model = self.settings, self.served.model
         builder = ArtifactBuilder(self.served.bound, settings.engine, model.tokenizer.id_count)
         system = System(settings.scheduler, builder, model.tokenizer, self.event_log, time.time)
+        # Asked for now, because the file may be gone once it is loaded.
+        artifact_bytes = settings.artifact.stat().st_size
         begun = time.monotonic()
         chat = ChatService(
             gateway=system.gateway,
@@ -150,7 +155,9 @@ class Server:
             tasks.start_soon(http.run, may_listen, system.stop)
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)
-            status = await system.run(may_listen.set, lambda: self._announce(builder, time.monotonic() - begun))
+            status = await system.run(
+                may_listen.set, lambda: self._announce(builder, artifact_bytes, time.monotonic() - begun)
+            )
             # Connections that are cut off from here on are no faults, though asyncio would report each as one.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
             stopped.set()
@@ -169,7 +176,7 @@ class Server:
                 log.info(f"{number.name}: stopping")
                 system.stop()
 
-    def _announce(self, builder: ArtifactBuilder, load_s: float) -> None:
+    def _announce(self, builder: ArtifactBuilder, artifact_bytes: int, load_s: float) -> None:
         settings, model, bound = self.settings, self.served.model, self.served.bound
         plan = builder.memory
         assert plan is not None, "a system serves only after its builder has planned and loaded"
@@ -180,7 +187,7 @@ class Server:
         facts = StartFacts(
             public_id=model.public_id,
             artifact_path=str(settings.artifact),
-            artifact_bytes=settings.artifact.stat().st_size,
+            artifact_bytes=artifact_bytes,
             target=bound.target,
             weights_id=bound.weights_id,
             tensor_count=tensors,

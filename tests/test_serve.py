@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -88,6 +89,25 @@ def test_a_plan_that_does_not_fit_ends_with_exact_numbers() -> None:
     required, available, short = map(int, found.groups())
     assert available == 4 << 20
     assert required - available == short
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_before_anything_serves_ends_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    pipe = tmp_path / "template"
+    os.mkfifo(pipe)
+    started = Process("--chat-template", str(pipe))
+    # Opening this end waits until the server has opened the other: from then on it waits for a template.
+    with pipe.open("wb"):
+        started.process.send_signal(number)
+        assert started.end() == 0
+    assert "Traceback" not in started.console
+
+
+def test_two_logs_need_two_files(tmp_path: Path) -> None:
+    path = str(tmp_path / "log")
+    done = run("--event-log", path, "--request-log-jsonl", path, "--port", str(free_port()))
+    assert done.returncode == 1
+    assert "name the same file" in done.stderr
 
 
 def test_the_sdk_gets_the_same_whole_and_streamed(sdk: openai.OpenAI) -> None:
