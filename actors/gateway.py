@@ -83,6 +83,13 @@ class Ticket:
         self._released = False
         # Set when the request has ended before it was submitted: then that is the answer to the submission.
         self.early_end: Failed | None = None
+        # Whoever prepares the request works in here, to be told of such an end at once.
+        self.preparation = anyio.CancelScope(deadline=deadline)
+
+    def end_early(self, end: Failed) -> None:
+        """The request has ended before it got a lane."""
+        self.early_end = end
+        self.preparation.cancel()
 
     async def submit(self, request: GenerationRequest) -> None:
         """Put the prepared request into the queue; raises what has ended it while it was prepared."""

@@ -194,8 +194,9 @@ class SchedulerActor:
             self._lanes[command.lane].mailbox.put_nowait(CloseWithError(command.request_id, error))
             return
         ticket = self._clients[command.request_id].ticket
-        ticket.early_end = Failed(error)
-        send_last(ticket.sender, ticket.early_end)
+        end = Failed(error)
+        ticket.end_early(end)
+        send_last(ticket.sender, end)
 
 
 PERFORM: dict[type[Any], Callable[[SchedulerActor, Any, float], None]] = {

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +27,8 @@ from ninfer.version import VERSION
 
 CUDA_SYNC_WORDS = ("spin", "blocking", "yield", "auto")
 STARTUP_STATUS = 1
+# Everything that has to be written is written; a thread that is about to end may.
+WORKERS_S = 0.5
 
 log = structlog.get_logger(__name__)
 
@@ -46,10 +50,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     configure_console(settings.log.level)
     try:
         with _stopping_at_once():
-            return _run(settings, cuda_sync)
+            status = _run(settings, cuda_sync)
     except (ArtifactError, StartupError) as error:
         sys.stderr.write(f"error: {error}\n")
         return STARTUP_STATUS
+    _leave_workers_behind(status)
+    return status
+
+
+def _leave_workers_behind(status: int) -> None:
+    """End the process now if threads are left that work for requests which have ended; Python would wait for them."""
+    give_up_at = time.monotonic() + WORKERS_S
+    main_thread = threading.main_thread()
+    workers = [thread for thread in threading.enumerate() if thread is not main_thread and not thread.daemon]
+    for worker in workers:
+        worker.join(max(0.0, give_up_at - time.monotonic()))
+    if any(worker.is_alive() for worker in workers):
+        sys.stderr.flush()
+        os._exit(status)
 
 
 @contextmanager

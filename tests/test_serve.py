@@ -103,6 +103,14 @@ def test_a_stop_before_anything_serves_ends_at_once(number: signal.Signals, tmp_
     assert "Traceback" not in started.console
 
 
+def test_a_thread_that_works_for_nobody_does_not_hold_the_process() -> None:
+    script = (
+        "import threading; from ninfer import serve; threading.Thread(target=threading.Event().wait).start(); "
+        "serve._leave_workers_behind(5)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, timeout=60, check=False).returncode == 5
+
+
 def test_two_logs_need_two_files(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     done = run("--event-log", path, "--request-log-jsonl", path, "--port", str(free_port()))

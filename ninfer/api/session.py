@@ -61,13 +61,14 @@ class Session:
     async def prepare(self, work: Callable[[], Prepared]) -> None:
         """Do the work on a worker thread, then put the request into the queue.
 
-        raises what the work raises, QueueTimeout when the deadline passes first, Unavailable
+        raises what the work raises, QueueTimeout when the deadline passes first, Unavailable when the server stops
         """
         try:
-            with anyio.CancelScope(deadline=self._ticket.deadline) as scope:
+            with self._ticket.preparation as scope:
                 prepared = await to_thread.run_sync(work, abandon_on_cancel=True)
             if scope.cancelled_caught:
-                raise QueueTimeout
+                early_end = self._ticket.early_end
+                raise early_end.error if early_end is not None else QueueTimeout
             self.prompt_tokens = len(prepared.request.prompt_ids)
             sampling = prepared.request.sampling
             self._prepared = PreparedFacts(

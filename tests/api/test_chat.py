@@ -358,6 +358,29 @@ async def test_preparation_that_outlives_its_deadline(monkeypatch: pytest.Monkey
         await settle(state)
 
 
+async def test_a_stop_does_not_wait_for_a_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def stuck(*_arguments: Any) -> Any:
+        entered.set()
+        assert leave.wait(20)
+
+    monkeypatch.setattr(preparation, "prepare_chat", stuck)
+    async with served() as state, anyio.create_task_group() as tasks:
+        codes: list[object] = []
+
+        async def post() -> None:
+            response = await state.post(ask(stream=True))
+            codes.append((response.status_code, (await response.get_json())["error"]["code"]))
+
+        tasks.start_soon(post)
+        await anyio.to_thread.run_sync(entered.wait)
+        state.state.system.stop()
+        assert await state.state.wait_status() == 0
+        leave.set()
+    assert codes == [(503, "service_unavailable")]
+
+
 async def test_big_bodies_are_parsed_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "PARSE_ASIDE_BYTES", 10)
     async with served(says(ANSWER)) as state:
