@@ -250,10 +250,11 @@ def _with_results_in_call_order(turns: Sequence[dict[str, object]]) -> list[dict
         calls = turn.get("tool_calls")
         if not isinstance(calls, list) or n == len(turns):
             continue
+        ids = {call["id"] for call in calls}
         results: dict[object, dict[str, object]] = {}
         while n < len(turns) and turns[n]["role"] == "tool":
             call_id = turns[n]["tool_call_id"]
-            if call_id in results or all(call["id"] != call_id for call in calls):
+            if call_id in results or call_id not in ids:
                 message = f"tool result '{call_id}' is given twice or answers no call of the assistant turn before it"
                 raise refusal("invalid_tool_history", message, "messages")
             results[call_id] = turns[n]

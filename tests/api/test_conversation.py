@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -196,3 +197,11 @@ def test_somebody_has_to_ask(messages: tuple[dict[str, Any], ...]) -> None:
 def test_messages_are_a_non_empty_array(value: object) -> None:
     with pytest.raises(RequestRejected, match=r"messages must be a"):
         parse_conversation({"messages": value})
+
+
+def test_a_long_history_of_calls_is_matched_in_time() -> None:
+    ids = [f"call {n}" for n in range(30_000)]
+    begun = time.process_time()
+    found = parsed(USER, calling(*map(call, ids)), *map(result, reversed(ids)), USER)
+    assert len(found.messages) == len(ids) + 3
+    assert time.process_time() - begun < 10.0  # each result compared with each call would take minutes
