@@ -101,7 +101,7 @@ def _settings(records: Iterator[tuple[int, dict[str, Any] | None]]) -> Scheduler
         raise ReplayDiffers(f"event log format {first.get('format_version')} is not {FORMAT_VERSION}")
     try:
         settings = build(SchedulerSettings, first.get("settings", {}))
-    except BadRecord as error:
+    except (BadRecord, TypeError) as error:
         raise ReplayDiffers(f"the settings of this log are not those of this version: {error}") from None
     assert isinstance(settings, SchedulerSettings)
     return settings

@@ -128,3 +128,10 @@ def test_a_disk_that_refuses_a_record_ends_the_log_and_nothing_else() -> None:
         log.prompt(float(n), 1, [1, 2])
     log.__exit__(None, None, None)
     assert file.closed
+
+
+@pytest.mark.parametrize("settings", [None, 1, True, [[]]])
+def test_settings_that_are_none(log: list[bytes], settings: object) -> None:
+    first = orjson.loads(log[0]) | {"settings": settings}
+    with pytest.raises(ReplayDiffers, match="settings"):
+        replay([orjson.dumps(first) + b"\n", *log[1:]])
