@@ -9,11 +9,14 @@ from typing import Any
 import openai
 import pytest
 
+from ninfer.artifact.binder import bind
 from ninfer.artifact.container import Artifact
-from ninfer.config import Settings
+from ninfer.config import EngineSettings, Settings
 from ninfer.embedded import ARTIFACT
 from ninfer.embedded.generate.arithmetic import is_held_out
 from ninfer.embedded.generate.lookup import prose_filler
+from ninfer.engine.plan import plan_memory
+from ninfer.errors import StartupError
 from ninfer.served import open_served
 from tests.support.process import Process
 
@@ -124,3 +127,13 @@ def test_its_own_sampling_is_the_preset() -> None:
     assert model.public_id == MODEL
     assert thinking == plain
     assert (plain.temperature, plain.top_p, plain.top_k, plain.presence_penalty) == (0.2, 0.9, 20, 0.0)
+
+
+def test_it_serves_as_many_tokens_as_it_says() -> None:
+    with Artifact.open(ARTIFACT) as artifact:
+        text = bind(artifact).text
+    for context in (8192, 32768):
+        settings = EngineSettings(max_context_tokens=context, kv_capacity_tokens=context)
+        assert plan_memory(text, settings, 1 << 40).max_context_tokens == context
+    with pytest.raises(StartupError, match="the model allows 1 to 32768"):
+        plan_memory(text, EngineSettings(max_context_tokens=32769, kv_capacity_tokens=32832), 1 << 40)
