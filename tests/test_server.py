@@ -1,11 +1,14 @@
-"""What only two servers on one port can show."""
+"""The HTTP server as a task: a port that is lost, peers that do not answer its end."""
 
 from __future__ import annotations
 
 import socket
+import ssl
+from pathlib import Path
 
 import anyio
 import pytest
+import trustme
 from quart import Quart
 
 from ninfer.config import HttpSettings
@@ -28,3 +31,38 @@ async def test_a_port_that_somebody_else_listened_on_first() -> None:
         assert task.error is not None
         assert given_up.is_set()
         assert task.closed.is_set()
+
+
+async def test_a_tls_peer_that_does_not_answer_the_end_is_left_behind(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "cert")
+    certificate.private_key_pem.write_to_path(tmp_path / "key")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    config = server_config(HttpSettings(tls_cert=tmp_path / "cert", tls_key=tmp_path / "key"))
+    config.graceful_timeout = 0.01
+
+    def connect() -> ssl.SSLSocket:
+        peer = trusting.wrap_socket(socket.create_connection(address, 10), server_hostname="localhost")
+        peer.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert peer.recv(1)
+        return peer
+
+    with bind_socket("127.0.0.1", 0) as listener:
+        address = listener.getsockname()
+        task = HttpTask(Quart("x"), listener, config, stopped=anyio.Event())
+        may_listen = anyio.Event()
+        may_listen.set()
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(task.run, may_listen, lambda: None)
+                await anyio.wait_all_tasks_blocked()
+                peer = await anyio.to_thread.run_sync(connect)
+                task.stopped.set()
+                with anyio.move_on_after(0.5):
+                    await task.closed.wait()
+                assert not task.closed.is_set()
+                tasks.cancel_scope.cancel()
+        assert task.closed.is_set()
+        peer.close()
