@@ -74,7 +74,7 @@ def run_task(engine: Engine, renderer: Renderer, tokenizer: Tokenizer, task: Tas
 
 
 def decode_rate(engine: Engine, tokenizer: Tokenizer, renderer: Renderer, seed: int) -> Row:
-    """Tokens per second of one stream after a short prompt: the median of several runs behind an unmeasured one."""
+    """Tokens per second of one stream after about 1,000 tokens: the median of several runs behind an unmeasured one."""
     case = held_out_cases(TASKS[0], seed, 1)[0]
     prompt = tokenizer.encode_prompt(renderer.prompt(case))
     runs = [answer(engine, prompt, frozenset(), SPEED_TOKENS) for _ in range(1 + SPEED_RUNS)]
