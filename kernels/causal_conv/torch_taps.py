@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ninfer.kernels.numerics.activations import silu
+from ninfer.kernels.numerics.activations import narrowed, silu, widened
 
 
 def causal_conv(columns: Tensor, taps: Tensor) -> Tensor:
-    wide = columns.float()
+    wide = widened(columns)
     tokens = columns.shape[1] - taps.shape[0] + 1
     total = wide[:, :tokens] * taps[0]
     for j in range(1, taps.shape[0]):
         total += wide[:, j : j + tokens] * taps[j]
-    return silu(total).to(columns.dtype)
+    return narrowed(silu(total), columns.dtype)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ninfer.kernels.numerics.activations import reciprocal_root, silu
+from ninfer.kernels.numerics.activations import narrowed, reciprocal_root, silu, widened
 
 
 def gated_norm(o: Tensor, z: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = o.float()
-    mean = (wide * wide).sum(-1, keepdim=True) / o.shape[-1]
-    return (wide * reciprocal_root(mean + eps) * weight * silu(z.float())).to(z.dtype)
+    wide = widened(o)
+    mean = (wide * wide).sum(-1, keepdim=True).div_(o.shape[-1])
+    normed = (wide * reciprocal_root(mean.add_(eps))).mul_(weight)
+    return narrowed(normed.mul_(silu(widened(z))), z.dtype)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ninfer.kernels.numerics.activations import reciprocal_root, sigmoid, softplus
+from ninfer.kernels.numerics.activations import narrowed, reciprocal_root, sigmoid, softplus, widened
 from ninfer.kernels.numerics.products import batched_rows, minus_single_rows
 
 BLOCK = 64
@@ -20,16 +20,18 @@ L2_EPS = 1e-6  # model spec, section 0: inside the root, on the sum
 
 
 def gdn_gates(a: Tensor, b: Tensor, decay_rate: Tensor, dt_bias: Tensor) -> tuple[Tensor, Tensor]:
-    return decay_rate * softplus(a.float() + dt_bias), sigmoid(b.float())
+    return decay_rate * softplus(widened(a) + dt_bias), sigmoid(widened(b))
 
 
 def _normalised(x: Tensor) -> Tensor:
-    wide = x.float()
-    return wide * reciprocal_root((wide * wide).sum(-1, keepdim=True) + L2_EPS)
+    wide = widened(x)
+    return wide * reciprocal_root((wide * wide).sum(-1, keepdim=True).add_(L2_EPS))
 
 
 def _per_value_head(x: Tensor, value_heads: int) -> Tensor:
     """[n, HK, ...] with each key head repeated for its value heads: [n, HV, ...]."""
+    if x.shape[1] == value_heads:
+        return x
     return x.repeat_interleave(value_heads // x.shape[1], dim=1)
 
 
@@ -152,7 +154,7 @@ def gdn_decode(
     stacked = _per_value_head(both, value_heads).view(batch * value_heads, 2, key_width)
     carried = batched_rows(stacked, entry.transpose(1, 2)).view(batch, value_heads, 2, value_width)
     growth = torch.exp(now).unsqueeze(-1)
-    rest = (v.float() - growth * carried[:, :, 0]).view(batch * value_heads, 1, value_width)
+    rest = (widened(v) - growth * carried[:, :, 0]).view(batch * value_heads, 1, value_width)
     u = _chosen(open_u, lanes).view(batch * value_heads, BLOCK, value_width)
     rest = minus_single_rows(rest, before.view(batch * value_heads, 1, BLOCK), u)
     open_u[lanes, :, offsets] = beta.unsqueeze(-1) * rest.view(batch, value_heads, value_width)
@@ -169,4 +171,4 @@ def gdn_decode(
             open_u[full].view(ended, BLOCK, value_width),
             open_g[full].view(ended, BLOCK),
         ).view(full.shape[0], value_heads, value_width, key_width)
-    return out.to(v.dtype)
+    return narrowed(out, v.dtype)

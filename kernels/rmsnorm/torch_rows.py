@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ninfer.kernels.numerics.activations import reciprocal_root
+from ninfer.kernels.numerics.activations import narrowed, reciprocal_root, widened
 
 
 def offset_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -12,6 +12,6 @@ def offset_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def plain_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    wide = x.float()
-    mean = (wide * wide).sum(-1, keepdim=True) / x.shape[-1]
-    return (wide * reciprocal_root(mean + eps) * weight).to(x.dtype)
+    wide = widened(x)
+    mean = (wide * wide).sum(-1, keepdim=True).div_(x.shape[-1])
+    return narrowed((wide * reciprocal_root(mean.add_(eps))).mul_(weight), x.dtype)

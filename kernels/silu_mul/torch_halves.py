@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ninfer.kernels.numerics.activations import silu
+from ninfer.kernels.numerics.activations import narrowed, silu, widened
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    return (silu(gate) * up).to(gate_up.dtype)
+    gate, up = widened(gate_up).chunk(2, dim=-1)
+    return narrowed(silu(gate).mul_(up), gate_up.dtype)

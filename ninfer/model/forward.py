@@ -101,6 +101,8 @@ def token_logits(weights: TextWeights, hidden: Tensor, public_ids: int) -> Tenso
 
 
 def _added(x: Tensor, y: Tensor) -> Tensor:
+    if x.dtype is torch.float32:
+        return x + y
     return (x.float() + y.float()).to(x.dtype)
 
 
