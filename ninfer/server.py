@@ -34,7 +34,7 @@ from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
-from ninfer.served import ArtifactBuilder, Served, open_served
+from ninfer.served import ArtifactBuilder, Served, open_served, settle_memory
 
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
@@ -183,6 +183,7 @@ class Server:
                 system.stop()
 
     def _announce(self, builder: ArtifactBuilder, artifact_bytes: int, load_s: float) -> None:
+        settle_memory()
         settings, model, bound = self.settings, self.served.model, self.served.bound
         plan = builder.memory
         assert plan is not None, "a system serves only after its builder has planned and loaded"

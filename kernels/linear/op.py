@@ -73,6 +73,7 @@ def linear(x: Tensor, weight: LinearWeight) -> Tensor:
     """
     assert x.shape[-1] == weight.inner
     if weight.packed:
-        return torch_packed.linear(x, weight.storage)[:, : weight.rows]
+        y = torch_packed.linear(x, weight.storage)
+        return y if y.shape[1] == weight.rows else y[:, : weight.rows]
     assert x.dtype == weight.storage.dtype
     return torch_rows.linear(x, weight.storage[: weight.rows])

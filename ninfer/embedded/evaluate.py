@@ -35,6 +35,7 @@ from ninfer.embedded.training.loss import token_losses
 from ninfer.embedded.training.network import Network, Routes
 from ninfer.embedded.training.packed_attention import Documents, masked
 from ninfer.engine.engine import Engine
+from ninfer.served import settle_memory
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
 
@@ -147,6 +148,7 @@ def evaluate(model: Path, seed: int, cases: int, checkpoint: Path | None, only: 
         renderer = Renderer(template, tokenizer)
         settings = EngineSettings(max_context_tokens=CONTEXT_TOKENS, kv_capacity_tokens=CONTEXT_TOKENS)
         engine = Engine.load(bind(artifact), settings, tokenizer.id_count)
+        settle_memory()
         rows = []
         for task in (task for task in TASKS if only in task.name):
             rows.append(run_task(engine, renderer, tokenizer, task, seed, cases))
