@@ -79,8 +79,8 @@ def _template(bound: BoundArtifact, file: Path | None) -> str:
 def settle_memory() -> None:
     """Collect once, and let later collections pass over everything that loading has left; for a process that serves.
 
-    The objects of the libraries live as long as the process. A full collection visits them all, in about 90 ms, and holds
-    up every stream and the event loop meanwhile.
+    The objects of the libraries live as long as the process. A full collection visits them all, in about 90 ms, and
+    holds up every stream and the event loop meanwhile.
     """
     gc.collect()
     gc.freeze()
