@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # docker build -t ninfer .
-# docker run --gpus all -p 8080:8080 -v /models:/models:ro ninfer /models/MODEL.ninfer --host 0.0.0.0 --api-key KEY
+# docker run -p 8080:8080 -v /models:/models:ro ninfer /models/MODEL.ninfer --host 0.0.0.0 --api-key KEY
 FROM nvidia/cuda:13.0.1-base-ubuntu24.04
 
 # Triton builds its launchers with a C compiler and the Python headers.
