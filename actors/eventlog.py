@@ -18,11 +18,8 @@ from ninfer.config import SchedulerSettings
 from ninfer.errors import StartupError
 from ninfer.scheduler.commands import Command
 from ninfer.scheduler.events import Event
-from ninfer.scheduler.records import fields_of, to_record
+from ninfer.scheduler.records import FORMAT, FORMAT_VERSION, fields_of, to_record
 from ninfer.version import VERSION
-
-FORMAT = "ninfer_event_log"
-FORMAT_VERSION = 1
 
 log = structlog.get_logger(__name__)
 

@@ -17,10 +17,7 @@ import orjson
 from ninfer.config import SchedulerSettings
 from ninfer.errors import IllegalTransition, NinferError
 from ninfer.scheduler.machine import Scheduler
-from ninfer.scheduler.records import BadRecord, build, from_record, to_record
-
-FORMAT = "ninfer_event_log"
-FORMAT_VERSION = 1
+from ninfer.scheduler.records import FORMAT, FORMAT_VERSION, BadRecord, build, from_record, to_record
 
 
 class ReplayDiffers(NinferError):

@@ -14,6 +14,10 @@ from typing import Any
 
 from ninfer.scheduler import commands, events
 
+# What the first line of an event log says: the log writes it, the replay demands it.
+FORMAT = "ninfer_event_log"
+FORMAT_VERSION = 1
+
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (*typing.get_args(events.Event), *typing.get_args(commands.Command))
 }

@@ -192,8 +192,3 @@ def after(table: Mapping[tuple[S, G], S], state: S, signal: G) -> S:
         return table[state, signal]
     except KeyError:
         raise IllegalTransition(f"{type(state).__name__}: {signal.name} while {state.name}") from None
-
-
-def allows(table: Mapping[tuple[S, G], S], state: S, signal: G) -> bool:
-    """Whether the table holds this step."""
-    return (state, signal) in table
