@@ -15,6 +15,7 @@ from ninfer.kernels.low_bit_linear import variants
 from ninfer.kernels.low_bit_linear.buffers import WIDTHS
 from ninfer.kernels.low_bit_linear.packing import PACKINGS, tiles
 from ninfer.kernels.low_bit_linear.schedule import deal
+from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise
 from ninfer.kernels.low_bit_linear.triton_finish import finish_residual, finish_rows, finish_silu_mul
 from ninfer.kernels.low_bit_linear.triton_head import finish_head, merge_keys
 from ninfer.kernels.low_bit_linear.triton_stream import stream_one, stream_two
@@ -50,6 +51,10 @@ def matrix(chip: Chip) -> Iterator[Variant]:
     for width in WIDTHS:
         yield from _products(width, chip.dependent_launch)
     yield from _finishing(chip)
+    for bits in PACKINGS:
+        constants: dict[str, object] = {"BITS": bits, "STEPS": variants.DEQUANTISE_STEPS}
+        pointers = {"words": "i32", "out": "bf16"}
+        yield Variant(f"dequantise, {bits} bits", dequantise, pointers, constants, warps=1, dependent=False)
 
 
 def _products(width: int, dependent: bool) -> Iterator[Variant]:

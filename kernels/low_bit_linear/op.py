@@ -131,3 +131,21 @@ def finish_head(
 
         return triton_launch.finish_head(sums, tokens, norm, legal, keep, logits)
     return torch_dequantised.finish_head(sums, tokens, norm, legal, keep, logits)
+
+
+def dequantise(weight: LowBitWeight, out: Tensor) -> None:
+    """out[n, k] = scale[n, k // group] * code[n, k]
+
+    weight   K a multiple of 8; of a paired one the rows of the upper half come first, then those of the lower half
+    out      [N, K] bf16, contiguous, rounded once from the exact product
+    effects  writes out
+    """
+    assert out.shape == (weight.rows, weight.columns)
+    assert out.is_contiguous()
+    assert weight.columns % 8 == 0
+    if out.is_cuda:
+        from ninfer.kernels.low_bit_linear import triton_launch
+
+        triton_launch.dequantise(weight, out)
+    else:
+        torch_dequantised.dequantise(weight, out)

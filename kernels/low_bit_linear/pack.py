@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ninfer.kernels.low_bit_linear.packing import GROUPS, PACKINGS, TILE_ROWS, Packing, tiles
+from ninfer.kernels.low_bit_linear.packing import GROUPS, PACKINGS, PAIR_ROWS, TILE_ROWS, Packing, tiles
 
 # Codes repacked at a time; work arrays take about ten bytes for each.
 _HOST_BLOCK = 1 << 22
@@ -49,12 +49,16 @@ class LowBitWeight:
     rows     N
     columns  K
     bits     4, 5, 6 or 8
+    paired   two matrices of N / 2 rows, one above the other, N / 2 a multiple of 8: rows 0..7 of tile i are rows
+             8 i .. 8 i + 7 of the upper one, rows 8..15 those of the lower one. Then one program has both factors of
+             silu(gate) * up
     """
 
     words: Tensor
     rows: int
     columns: int
     bits: int
+    paired: bool = False
 
     @property
     def packing(self) -> Packing:
@@ -71,17 +75,25 @@ def packed_bytes(rows: int, columns: int, bits: int) -> int:
     return 4 * tiles(rows) * packing.quanta(columns) * packing.words
 
 
-def allocate(rows: int, columns: int, bits: int, device: torch.device | str) -> LowBitWeight:
-    """An unwritten packed matrix, to be filled by :func:`pack_rows`."""
+def allocate(rows: int, columns: int, bits: int, device: torch.device | str, *, paired: bool = False) -> LowBitWeight:
+    """An unwritten packed matrix, to be filled by :func:`pack_rows`, or by :func:`pack_pairs` if it is paired."""
+    assert not paired or rows % TILE_ROWS == 0
     packing = PACKINGS[bits]
     words = torch.empty(tiles(rows), packing.quanta(columns), packing.words, dtype=torch.int32, device=device)
-    return LowBitWeight(words, rows, columns, bits)
+    return LowBitWeight(words, rows, columns, bits, paired)
 
 
 def pack(planes: Planes, columns: int, bits: int) -> LowBitWeight:
     """A whole matrix with `columns` columns, on the device of its planes."""
     weight = allocate(planes.rows, columns, bits, planes.base.device)
     pack_rows(weight, 0, planes)
+    return weight
+
+
+def pack_paired(upper: Planes, lower: Planes, columns: int, bits: int) -> LowBitWeight:
+    """A whole paired matrix, on the device of its planes."""
+    weight = allocate(2 * upper.rows, columns, bits, upper.base.device, paired=True)
+    pack_pairs(weight, 0, upper, lower)
     return weight
 
 
@@ -92,18 +104,38 @@ def pack_rows(weight: LowBitWeight, first: int, planes: Planes) -> None:
     planes   a multiple of 16 rows, or the last rows of the matrix; on any device
     effects  writes the row tiles of these rows, padding rows included
     """
+    assert not weight.paired
     assert first % TILE_ROWS == 0
     assert planes.rows % TILE_ROWS == 0 or first + planes.rows == weight.rows
-    block_elements = _DEVICE_BLOCK if planes.base.is_cuda else _HOST_BLOCK
-    step = max(1, block_elements // (TILE_ROWS * weight.columns)) * TILE_ROWS
+    step = max(1, _block_elements(planes) // (TILE_ROWS * weight.columns)) * TILE_ROWS
     for begin in range(0, planes.rows, step):
         block = planes.narrow(begin, min(begin + step, planes.rows))
         tile = (first + begin) // TILE_ROWS
         weight.words[tile : tile + tiles(block.rows)] = _pack_block(block, weight).to(weight.words.device)
 
 
+def pack_pairs(weight: LowBitWeight, first: int, upper: Planes, lower: Planes) -> None:
+    """Write rows [first, first + upper.rows) of both halves of a paired matrix.
+
+    first    a multiple of 8
+    upper    rows of the upper half (gate), a multiple of 8; on any device
+    lower    the same rows of the lower half (up)
+    effects  writes the row tiles of these rows
+    """
+    assert weight.paired
+    assert upper.rows == lower.rows
+    assert first % PAIR_ROWS == 0
+    assert upper.rows % PAIR_ROWS == 0
+    step = max(1, _block_elements(upper) // (TILE_ROWS * weight.columns)) * PAIR_ROWS
+    for begin in range(0, upper.rows, step):
+        end = min(begin + step, upper.rows)
+        block = _interleaved(upper.narrow(begin, end), lower.narrow(begin, end))
+        tile = (first + begin) // PAIR_ROWS
+        weight.words[tile : tile + tiles(block.rows)] = _pack_block(block, weight).to(weight.words.device)
+
+
 def unpack(weight: LowBitWeight, first_tile: int = 0, end_tile: int | None = None) -> tuple[Tensor, Tensor]:
-    """Codes and scales of the rows of tiles [first_tile, end_tile): the inverse of packing.
+    """Codes and scales of the rows of tiles [first_tile, end_tile), in the order of the tiles.
 
     returns  codes [n, K] int8, scales [n, ceil(K / group)] float16
     """
@@ -128,6 +160,21 @@ def unpack(weight: LowBitWeight, first_tile: int = 0, end_tile: int | None = Non
     rows = min(n * TILE_ROWS, weight.rows - first_tile * TILE_ROWS)
     groups = -(-weight.columns // packing.group)
     return codes[:rows, : weight.columns].to(torch.int8), scales[:rows, :groups].contiguous()
+
+
+def _block_elements(planes: Planes) -> int:
+    return _DEVICE_BLOCK if planes.base.is_cuda else _HOST_BLOCK
+
+
+def _interleaved(upper: Planes, lower: Planes) -> Planes:
+    """Eight rows of one and eight of the other in turn."""
+
+    def both(first: Tensor, second: Tensor) -> Tensor:
+        parts = torch.stack([part.reshape(-1, PAIR_ROWS, part.shape[1]) for part in (first, second)], dim=1)
+        return parts.reshape(-1, first.shape[1])
+
+    high = None if upper.high is None or lower.high is None else both(upper.high, lower.high)
+    return Planes(both(upper.base, lower.base), high, both(upper.scales, lower.scales))
 
 
 def _pack_block(planes: Planes, weight: LowBitWeight) -> Tensor:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TILE_ROWS = 16
+PAIR_ROWS = TILE_ROWS // 2  # rows of each half of a paired matrix in a tile
 GROUPS = 4  # groups of columns in a quantum
 SCALE_WORDS = 32  # 16 rows x 4 groups x 2 bytes
 

@@ -16,6 +16,7 @@ from ninfer.kernels.low_bit_linear.buffers import (
     write_sums,
 )
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight, unpack
+from ninfer.kernels.low_bit_linear.packing import PAIR_ROWS, TILE_ROWS
 from ninfer.kernels.numerics.activations import reciprocal_root, silu
 from ninfer.kernels.numerics.widths import rows_product
 
@@ -24,12 +25,25 @@ _BLOCK_ELEMENTS = 1 << 22  # weights widened at a time
 
 def multiply(x: Columns, tokens: int, weight: LowBitWeight, out: PartialSums) -> None:
     wide = from_columns(x, tokens).float().contiguous()
-    step = max(1, _BLOCK_ELEMENTS // (16 * weight.columns))
+    step = max(1, _BLOCK_ELEMENTS // (TILE_ROWS * weight.columns))
     parts = []
     for tile in range(0, weight.words.shape[0], step):
         factor = _widened(weight, tile, min(tile + step, weight.words.shape[0])).t()
         parts.append(_block_product(wide, factor))
     write_sums(torch.cat(parts, dim=1), out)
+
+
+def dequantise(weight: LowBitWeight, out: Tensor) -> None:
+    count = weight.words.shape[0]
+    step = max(1, _BLOCK_ELEMENTS // (TILE_ROWS * weight.columns))
+    for tile in range(0, count, step):
+        end = min(tile + step, count)
+        block = _widened(weight, tile, end).to(out.dtype)
+        if weight.paired:
+            halves = out.reshape(2, -1, PAIR_ROWS, weight.columns)
+            halves[:, tile:end] = block.reshape(-1, 2, PAIR_ROWS, weight.columns).transpose(0, 1)
+        else:
+            out[tile * TILE_ROWS : end * TILE_ROWS] = block
 
 
 def _block_product(wide: Tensor, factor: Tensor) -> Tensor:

@@ -64,11 +64,15 @@ def group_scales(quantum, LANE_WORDS: tl.constexpr):
 
 
 @triton.jit
+def scale_pair(words):
+    """Scale words [g, t] as fp32 [g, t] of row g, and of row g + 8."""
+    return tl.inline_asm_elementwise(_SCALES, _SCALES_OPERANDS, [words], dtype=_TWO_FLOATS, is_pure=True, pack=1)
+
+
+@triton.jit
 def scale_tile(words):
     """Scale words [g, t] as fp32 [r, g, t, 1]."""
-    upper, lower = tl.inline_asm_elementwise(
-        _SCALES, _SCALES_OPERANDS, [words], dtype=_TWO_FLOATS, is_pure=True, pack=1
-    )
+    upper, lower = scale_pair(words)
     return tl.join(upper, lower).permute([2, 0, 1])[:, :, :, None]
 
 
@@ -114,40 +118,52 @@ def _operand_32(o):
 
 
 @triton.jit
-def weight_operand(quantum, i: tl.constexpr, BITS: tl.constexpr):
-    """Codes of group i of a quantum, exact in bfloat16: [16, group]."""
+def group_pairs(quantum, i: tl.constexpr, BITS: tl.constexpr):
+    """Codes of group i of a quantum, exact in bfloat16: a tensor [lane, e] for every pair of `packing`."""
     if BITS == 4:
         c0 = _word_pair(quantum, 2 * i)
         c1 = _word_pair(quantum, 2 * i + 1)
-        return _operand_64(
-            tl.inline_asm_elementwise(_ASM_4, _OPERANDS_4, [c0, c1], dtype=_PAIRS_16, is_pure=True, pack=2)
-        )
+        return tl.inline_asm_elementwise(_ASM_4, _OPERANDS_4, [c0, c1], dtype=_PAIRS_16, is_pure=True, pack=2)
     elif BITS == 8:
         c0 = _word_pair(quantum, 2 * i)
         c1 = _word_pair(quantum, 2 * i + 1)
-        return _operand_32(
-            tl.inline_asm_elementwise(_ASM_8, _OPERANDS_8, [c0, c1], dtype=_PAIRS_8, is_pure=True, pack=2)
-        )
+        return tl.inline_asm_elementwise(_ASM_8, _OPERANDS_8, [c0, c1], dtype=_PAIRS_8, is_pure=True, pack=2)
     elif BITS == 6:
         c0 = _word_pair(quantum, 3 * i)
         c1 = _word_pair(quantum, 3 * i + 1)
         c2 = _word_pair(quantum, 3 * i + 2)
-        return _operand_64(
-            tl.inline_asm_elementwise(_ASM_6, _OPERANDS_6, [c0, c1, c2], dtype=_PAIRS_16, is_pure=True, pack=2)
-        )
+        return tl.inline_asm_elementwise(_ASM_6, _OPERANDS_6, [c0, c1, c2], dtype=_PAIRS_16, is_pure=True, pack=2)
     else:
         tl.static_assert(BITS == 5)
         c0 = _word_pair(quantum, 5 * i // 2)
         c1 = _word_pair(quantum, 5 * i // 2 + 1)
         c2 = _word_pair(quantum, 5 * i // 2 + 2)
         if i % 2 == 0:
-            return _operand_64(
-                tl.inline_asm_elementwise(_ASM_5_EVEN, _OPERANDS_5, [c0, c1, c2], dtype=_PAIRS_16, is_pure=True, pack=2)
+            return tl.inline_asm_elementwise(
+                _ASM_5_EVEN, _OPERANDS_5, [c0, c1, c2], dtype=_PAIRS_16, is_pure=True, pack=2
             )
         else:
-            return _operand_64(
-                tl.inline_asm_elementwise(_ASM_5_ODD, _OPERANDS_5, [c0, c1, c2], dtype=_PAIRS_16, is_pure=True, pack=2)
+            return tl.inline_asm_elementwise(
+                _ASM_5_ODD, _OPERANDS_5, [c0, c1, c2], dtype=_PAIRS_16, is_pure=True, pack=2
             )
+
+
+@triton.jit
+def weight_operand(quantum, i: tl.constexpr, BITS: tl.constexpr):
+    """Codes of group i of a quantum, exact in bfloat16: [16, group]."""
+    o = group_pairs(quantum, i, BITS)
+    if BITS == 8:
+        return _operand_32(o)
+    else:
+        return _operand_64(o)
+
+
+@triton.jit
+def row_pieces(o, P: tl.constexpr):
+    """Pairs P .. P + 7 as eight consecutive columns of each lane's two rows: [lane, 8] for row g, for row g + 8."""
+    upper = tl.join(tl.join(o[P], o[P + 4]), tl.join(o[P + 2], o[P + 6]))  # lane, e, u, v
+    lower = tl.join(tl.join(o[P + 1], o[P + 5]), tl.join(o[P + 3], o[P + 7]))
+    return upper.permute([0, 2, 3, 1]).reshape([32, 8]), lower.permute([0, 2, 3, 1]).reshape([32, 8])
 
 
 @triton.jit

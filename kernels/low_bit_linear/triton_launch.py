@@ -14,6 +14,8 @@ from torch import Tensor
 from ninfer.kernels.low_bit_linear import variants
 from ninfer.kernels.low_bit_linear.buffers import Columns, Norm, PartialSums
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
+from ninfer.kernels.low_bit_linear.packing import PAIR_ROWS, TILE_ROWS
+from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise as dequantise_kernel
 from ninfer.kernels.low_bit_linear.triton_finish import finish_residual as residual_kernel
 from ninfer.kernels.low_bit_linear.triton_finish import finish_rows as rows_kernel
 from ninfer.kernels.low_bit_linear.triton_finish import finish_silu_mul as silu_mul_kernel
@@ -24,7 +26,16 @@ from ninfer.kernels.low_bit_linear.triton_stream import stream_one, stream_two
 MIN_DEPENDENT_CAPABILITY = (9, 0)
 
 
-KERNELS = (stream_one, stream_two, rows_kernel, silu_mul_kernel, residual_kernel, head_kernel, merge_keys)
+KERNELS = (
+    stream_one,
+    stream_two,
+    rows_kernel,
+    silu_mul_kernel,
+    residual_kernel,
+    head_kernel,
+    merge_keys,
+    dequantise_kernel,
+)
 
 
 def settle_cache_keys() -> None:
@@ -80,6 +91,15 @@ def multiply(x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, Par
         sums2.schedule.tiles, sums2.schedule.programs,
         BITS=weight.bits, BITS2=weight2.bits, WIDTH=x.width, DEPENDENT=early,
         num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
+    )  # fmt: skip
+
+
+def dequantise(weight: LowBitWeight, out: Tensor) -> None:
+    count, quanta, _ = weight.words.shape
+    half, stride = (weight.rows // 2, PAIR_ROWS) if weight.paired else (PAIR_ROWS, TILE_ROWS)
+    dequantise_kernel[(count, -(-quanta // variants.DEQUANTISE_STEPS))](
+        weight.words, out, weight.rows, weight.columns // 8, quanta, half, stride,
+        BITS=weight.bits, STEPS=variants.DEQUANTISE_STEPS, num_warps=1,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ninfer.artifact.formats import find_format, row_split
 from ninfer.artifact.layouts import pack_grouped
-from ninfer.kernels.low_bit_linear.pack import LowBitWeight, Planes, pack
+from ninfer.kernels.low_bit_linear.pack import LowBitWeight, Planes, pack, pack_paired
 from ninfer.kernels.low_bit_linear.packing import PACKINGS
 from ninfer.kernels.low_bit_linear.ref import weight_ref
 
@@ -30,6 +30,13 @@ class Matrix:
     @property
     def packed(self) -> LowBitWeight:
         return pack(self.planes, self.codes.shape[1], self.bits)
+
+    @property
+    def paired(self) -> LowBitWeight:
+        """The upper and the lower half of the rows, paired."""
+        half = self.codes.shape[0] // 2
+        upper, lower = self.planes.narrow(0, half), self.planes.narrow(half, 2 * half)
+        return pack_paired(upper, lower, self.codes.shape[1], self.bits)
 
     @property
     def wide(self) -> Tensor:

@@ -180,6 +180,18 @@ def test_candidates_are_those_of_the_plain_route(
     assert torch.equal(ids, expected[1])
 
 
+@pytest.mark.parametrize(("bits", "rows", "inner", "paired"), [
+    (4, 43, 520, False), (5, 32, 1288, True), (6, 16, 256, False), (8, 48, 200, True),
+])  # fmt: skip
+def test_a_whole_matrix_is_that_of_the_plain_route(bits: int, rows: int, inner: int, paired: bool) -> None:
+    stored = matrix(rows, inner, bits)
+    weight = stored.paired if paired else stored.packed
+    plain, out = (torch.empty(rows, inner, dtype=torch.bfloat16) for _ in range(2))
+    op.dequantise(weight, plain)
+    triton_launch.dequantise(weight, out)
+    assert torch.equal(out, plain)
+
+
 def test_the_sweep_of_the_benchmark_is_that_of_the_plain_route() -> None:
     # Small values: the interpreter does not wrap sums.
     x = torch.randint(-(2**16), 2**16, (16 * 64,), generator=torch.Generator().manual_seed(0), dtype=torch.int32)

@@ -93,6 +93,7 @@ def test_launches_use_the_binaries_of_the_matrix(launched: list[Launch]) -> None
     triton_launch.finish_residual(eight.sums, residual, weight, x, x.norm)
     triton_launch.finish_head(gate.sums, 16, x.norm, 60, 1, None)
     triton_launch.finish_head(gate.sums, 16, x.norm, 60, 20, torch.empty(16, 64))
+    triton_launch.dequantise(gate.weight, torch.empty(64, 512, dtype=torch.bfloat16))
     assert {launch.kernel for launch in launched} == {*triton_launch.KERNELS} - {merge_keys}
     for launch in launched:
         (variant,) = (variant for variant in matrix(CHIP) if launch.is_of(variant))

@@ -116,6 +116,15 @@ def test_candidates_come_in_order_and_the_lowest_of_equals_first(keep: int) -> N
     assert torch.equal(rows.long(), expected[1])
 
 
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_whole_matrix_is_rounded_once(bits: int, paired: bool) -> None:
+    stored = matrix(48 if paired else 43, 328, bits)
+    out = torch.empty(*stored.codes.shape, dtype=torch.bfloat16)
+    op.dequantise(stored.paired if paired else stored.packed, out)
+    assert torch.equal(out, stored.wide.float().bfloat16())  # exact in fp32
+
+
 def test_sums_and_columns_keep_what_is_written() -> None:
     (product,) = products([matrix(50, 256, 4)], 11, programs=3)
     rows = normal(11, 50)

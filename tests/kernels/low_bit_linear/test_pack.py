@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ninfer.kernels.low_bit_linear import ptx
-from ninfer.kernels.low_bit_linear.pack import allocate, pack_rows, packed_bytes, unpack
+from ninfer.kernels.low_bit_linear.pack import allocate, pack_paired, pack_pairs, pack_rows, packed_bytes, unpack
 from ninfer.kernels.low_bit_linear.packing import PACKINGS
 from tests.kernels.low_bit_linear.data import BITS, FORMATS, matrix
 from tests.support import ptx as evaluator
@@ -45,6 +45,21 @@ def test_rows_may_come_in_blocks(bits: int) -> None:
     for begin, end in ((64, 100), (0, 16), (16, 64)):
         pack_rows(weight, begin, stored.planes.narrow(begin, end))
     assert torch.equal(weight.words, stored.packed.words)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_pairs_lie_eight_and_eight_in_a_tile(bits: int) -> None:
+    upper, lower = matrix(40, 300, bits), matrix(40, 300, bits, seed=1)
+    weight = pack_paired(upper.planes, lower.planes, 300, bits)
+    codes, scales = unpack(weight)
+    for stored, first in ((upper, 0), (lower, 8)):
+        rows = [16 * (n // 8) + first + n % 8 for n in range(40)]
+        assert torch.equal(codes[rows], stored.codes)
+        assert torch.equal(scales[rows], stored.scales)
+    parts = allocate(80, 300, bits, "cpu", paired=True)
+    for begin, end in ((24, 40), (0, 24)):
+        pack_pairs(parts, begin, upper.planes.narrow(begin, end), lower.planes.narrow(begin, end))
+    assert torch.equal(parts.words, weight.words)
 
 
 @pytest.mark.parametrize(("bits", "rows", "columns", "stored_bytes"), [
