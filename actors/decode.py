@@ -1,10 +1,13 @@
-"""The decode actor: runs one batched round at a time and hands every lane the token drawn for it."""
+"""The decode actor: launches batched rounds and hands every lane the token drawn for it."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from ninfer.actors.messages import DecodeTogether
 from ninfer.actors.steps import StepActor
 from ninfer.scheduler.events import RoundLanded, RowLanded
+from ninfer.step import DecodeResult
 
 
 class DecodeActor(StepActor[DecodeTogether]):
@@ -12,14 +15,15 @@ class DecodeActor(StepActor[DecodeTogether]):
 
     name = "decode"
 
-    async def _perform(self, message: DecodeTogether) -> None:
-        result = await self._on_device(message.step, lambda engine: engine.run(message.round))
-        if result is None:
-            return
+    def handle(self, message: DecodeTogether) -> None:
+        """Launch the round."""
+        self._launch(message.step, lambda engine: engine.launch(message.round), partial(self._landed, message))
+
+    def _landed(self, message: DecodeTogether, result: DecodeResult) -> None:
         now = self._clock.now()
-        rows = []
-        for request_id, drawn in zip(message.request_ids, result.drawn, strict=True):
-            rows.append(RowLanded(request_id, len(drawn.token_ids), drawn.stopped))
-            self._hand_over(request_id, drawn, now)
-        # The scheduler first, the text later: lanes wake up after this, while the next round is already on its way.
-        self._report(RoundLanded(message.step, tuple(rows), result.device_s))
+        drawn = tuple(zip(message.request_ids, result.drawn, strict=True))
+        rows = tuple(RowLanded(request_id, len(row.token_ids), row.stopped) for request_id, row in drawn)
+        # The scheduler first, the text later: whoever got his message first wakes up first.
+        self._report(RoundLanded(message.step, rows, result.device_s))
+        for request_id, row in drawn:
+            self._hand_over(request_id, row, now)

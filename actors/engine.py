@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, overload
+from typing import Protocol, TypeVar, overload
 
 from ninfer.step import DecodeResult, DecodeRound, PrefillChunk, PrefillResult
 
+R = TypeVar("R", covariant=True)
+
+
+class Pending(Protocol[R]):
+    """A step that the device has been given."""
+
+    def wait(self) -> R:
+        """What came of it. Blocks, without the interpreter's lock while the device works; called once, in the order of
+        the launches, from any one thread. Raises :class:`ninfer.errors.DeviceFault` if the step failed.
+        """
+        ...
+
 
 class EngineLike(Protocol):
-    """Runs plans on the device. Every method blocks and is called from the device thread only."""
+    """Carries out plans on the device. Its methods are called from the device thread only."""
 
     @overload
-    def run(self, plan: PrefillChunk) -> PrefillResult: ...
+    def launch(self, plan: PrefillChunk) -> Pending[PrefillResult]: ...
     @overload
-    def run(self, plan: DecodeRound) -> DecodeResult: ...
+    def launch(self, plan: DecodeRound) -> Pending[DecodeResult]: ...
+    def launch(self, plan: PrefillChunk | DecodeRound) -> Pending[PrefillResult] | Pending[DecodeResult]:
+        """Queue one step behind those given before, and return; raises what is wrong with the plan.
+
+        The step sees all effects of those before it, whether they have been waited for or not: a row of a round follows
+        the token that the step before draws for its lane. A row behind a stop token is legal, and what it draws is
+        dropped. After a step that failed nothing that was launched counts, until `reset`.
+        """
+        ...
 
     def reset(self) -> None:
-        """Forget all lanes; raises if the device cannot be trusted any more."""
+        """Forget all lanes; raises if the device cannot be trusted any more. Nothing is in flight when it is called."""
         ...
 
 

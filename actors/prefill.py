@@ -1,11 +1,13 @@
-"""The prefill actor: runs prompt chunks on the device, one at a time, in the order the scheduler gives them."""
+"""The prefill actor: launches prompt chunks in the order the scheduler gives them."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from ninfer.actors.messages import Progress, ReadChunk
 from ninfer.actors.steps import StepActor
 from ninfer.scheduler.events import ChunkLanded
-from ninfer.step import LaneSetup, PrefillChunk
+from ninfer.step import LaneSetup, PrefillChunk, PrefillResult
 
 
 class PrefillActor(StepActor[ReadChunk]):
@@ -13,19 +15,20 @@ class PrefillActor(StepActor[ReadChunk]):
 
     name = "prefill"
 
-    async def _perform(self, message: ReadChunk) -> None:
+    def handle(self, message: ReadChunk) -> None:
+        """Launch the chunk."""
         plan = plan_of(message)
-        result = await self._on_device(message.step, lambda engine: engine.run(plan))
-        if result is None:
-            return
+        self._launch(message.step, lambda engine: engine.launch(plan), partial(self._landed, message))
+
+    def _landed(self, message: ReadChunk, result: PrefillResult) -> None:
         now = self._clock.now()
-        self._lanes[message.lane].mailbox.put_nowait(Progress(message.request_id, message.end, now))
         drawn = result.drawn
-        if drawn is not None:
-            self._hand_over(message.request_id, drawn, now)
         count = len(drawn.token_ids) if drawn is not None else 0
         stopped = drawn is not None and drawn.stopped
         self._report(ChunkLanded(message.step, count, stopped, result.device_s))
+        self._tell_lane(message.lane, Progress(message.request_id, message.end, now))
+        if drawn is not None:
+            self._hand_over(message.request_id, drawn, now)
 
 
 def plan_of(chunk: ReadChunk) -> PrefillChunk:

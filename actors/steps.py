@@ -1,26 +1,33 @@
-"""What the prefill actor and the decode actor have in common: one step at a time on the device, and the news of it."""
+"""What the prefill actor and the decode actor have in common: they launch steps and tell the news of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+import structlog
+
 from ninfer.actors.device import DeviceGateway
-from ninfer.actors.engine import EngineLike
+from ninfer.actors.engine import EngineLike, Pending
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.lane import LaneActor
-from ninfer.actors.messages import Draw
+from ninfer.actors.messages import Draw, LaneMessage
 from ninfer.actors.runtime.clock import Clock
 from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.errors import ActorStopped
 from ninfer.scheduler.events import Event, StepFailed
 from ninfer.step import Drawn
+
+log = structlog.get_logger(__name__)
 
 M = TypeVar("M")
 R = TypeVar("R")
 
 
 class StepActor(Generic[M]):
-    """At most one step is under way (the device machine sees to it), so a mailbox of one suffices.
+    """Launches a step for each message, without waiting for the outcome of any.
+
+    At most two steps are under way (the device machine sees to it), so a mailbox of two suffices.
 
     engine   set once the model is loaded, before the first step
     """
@@ -35,7 +42,7 @@ class StepActor(Generic[M]):
         clock: Clock,
         report: Callable[[Event], None],
     ) -> None:
-        self.mailbox: Mailbox[M] = Mailbox(self.name, 1)
+        self.mailbox: Mailbox[M] = Mailbox(self.name, 2)
         self.engine: EngineLike | None = None
         self._device = device
         self._lanes = lanes
@@ -44,25 +51,32 @@ class StepActor(Generic[M]):
         self._report = report
 
     async def run(self) -> None:
-        """Perform steps until the mailbox is closed."""
+        """Launch steps until the mailbox is closed."""
         async for message in self.mailbox.messages():
-            await self._perform(message)
+            self.handle(message)
 
-    async def _perform(self, message: M) -> None:
+    def handle(self, message: M) -> None:
+        """Launch the step of this message; never waits."""
         raise NotImplementedError
 
-    async def _on_device(self, step: int, work: Callable[[EngineLike], R]) -> R | None:
-        """What the engine answers, or None if it raised; the scheduler has been told then."""
+    def _launch(self, step: int, launch: Callable[[EngineLike], Pending[R]], landed: Callable[[R], None]) -> None:
+        """Have the device do it; `landed` takes what the engine answers, on the event loop."""
         engine = self.engine
         assert engine is not None, "no step is launched before the model is loaded"
-        try:
-            return await self._device.run(lambda: work(engine))
-        except Exception as error:
+
+        def failed(error: BaseException) -> None:
             # Whatever the engine raises is a device fault: the scheduler decides what becomes of it.
             self._report(StepFailed(step, f"{type(error).__name__}: {error}"))
-            return None
+
+        self._device.launch(step, lambda: launch(engine), landed, failed)
 
     def _hand_over(self, request_id: int, drawn: Drawn, now: float) -> None:
         """Give a lane the tokens drawn for its request."""
         self._log.drawn(now, request_id, drawn.token_ids)
-        self._lanes[drawn.lane].mailbox.put_nowait(Draw(request_id, drawn.token_ids, drawn.stopped, now))
+        self._tell_lane(drawn.lane, Draw(request_id, drawn.token_ids, drawn.stopped, now))
+
+    def _tell_lane(self, lane: int, message: LaneMessage) -> None:
+        try:
+            self._lanes[lane].mailbox.put_nowait(message)
+        except ActorStopped:
+            log.debug("news for a lane that has stopped", lane=lane)  # its client has been told when it stopped

@@ -86,7 +86,13 @@ class System:
         try:
             async with self._device, anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                for run in (self._prefill.run, self._decode.run, self.ring.run, self.slots.run):
+                for run in (
+                    self._device.deliver,
+                    self._prefill.run,
+                    self._decode.run,
+                    self.ring.run,
+                    self.slots.run,
+                ):
                     tasks.start_soon(run)
                 for lane in self.lanes:
                     tasks.start_soon(lane.run)
@@ -152,7 +158,9 @@ class System:
         self._start(self._reset)
 
     def exit(self, status: int, message: str) -> None:
-        """End the process."""
+        """End the process; whoever asks first says how."""
+        if self._over.is_set():
+            return
         self._status, self.last_words = status, message
         self._over.set()
 

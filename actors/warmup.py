@@ -15,7 +15,7 @@ def warm_up(engine: EngineLike) -> None:
     """Generate four tokens on lane 0 and forget them."""
     greedy = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
     nothing = PageMapping(1, ())
-    engine.run(PrefillChunk(0, 0, PROMPT, PageMapping(0, (0,)), LaneSetup(greedy, ()), sample=True))
+    engine.launch(PrefillChunk(0, 0, PROMPT, PageMapping(0, (0,)), LaneSetup(greedy, ()), sample=True)).wait()
     for drawn in range(TOKENS - 1):
-        engine.run(DecodeRound((DecodeRow(0, len(PROMPT) + drawn, nothing),)))
+        engine.launch(DecodeRound((DecodeRow(0, len(PROMPT) + drawn, nothing),))).wait()
     engine.reset()

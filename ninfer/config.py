@@ -48,6 +48,8 @@ class SchedulerSettings:
     max_inter_token_s      bound on the gap between tokens of a stream; 0 is no bound
     prefill_decode_ratio   if set, prefill gets at most this multiple of the device time of decode while both have
                            work, instead of alternating one to one
+    steps_ahead            steps launched behind the one that the device is running, 0 or 1; with 0 the next is decided
+                           when the last has landed, for an engine that cannot overlap
     drain_s                time that running requests get to finish after a stop signal
     exit_on_failure        whether the process ends when the engine is beyond repair
     """
@@ -59,6 +61,7 @@ class SchedulerSettings:
     pending_timeout_s: float = 30.0
     max_inter_token_s: float = 0.1
     prefill_decode_ratio: float | None = None
+    steps_ahead: int = 1
     drain_s: float = 5.0
     exit_on_failure: bool = True
 

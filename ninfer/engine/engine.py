@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Protocol, overload
+from typing import Generic, Protocol, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from ninfer.step import (
     pages_for,
 )
 
+R = TypeVar("R")
+
 
 class LoadedModel(ParameterValues, Protocol):
     """What the engine needs of a bound artifact."""
@@ -49,8 +51,23 @@ class _Lane:
     frontier: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Computed(Generic[R]):
+    """A step that is done already: its result, or the fault that it met."""
+
+    result: R | None
+    fault: DeviceFault | None = None
+
+    def wait(self) -> R:
+        """The result; raises DeviceFault."""
+        if self.fault is not None:
+            raise self.fault
+        assert self.result is not None
+        return self.result
+
+
 class Engine:
-    """One model on one device. Not thread-safe: one thread calls it, one step at a time."""
+    """One model on one device. Not thread-safe: one thread launches its steps, in order."""
 
     def __init__(
         self, config: TextConfig, settings: EngineSettings, memory: MemoryPlan, arenas: _Arenas, public_ids: int
@@ -109,18 +126,29 @@ class Engine:
     def run(self, plan: PrefillChunk) -> PrefillResult: ...
     @overload
     def run(self, plan: DecodeRound) -> DecodeResult: ...
-    @torch.inference_mode()
     def run(self, plan: PrefillChunk | DecodeRound) -> PrefillResult | DecodeResult:
-        """Carry out one step. An assertion fails if the plan breaks a rule of ``ninfer.step``.
+        """Launch one step and wait for it."""
+        return self.launch(plan).wait()
 
-        Raises DeviceFault if logits are not finite; the lanes of the step must then start anew.
+    @overload
+    def launch(self, plan: PrefillChunk) -> Computed[PrefillResult]: ...
+    @overload
+    def launch(self, plan: DecodeRound) -> Computed[DecodeResult]: ...
+    @torch.inference_mode()
+    def launch(self, plan: PrefillChunk | DecodeRound) -> Computed[PrefillResult] | Computed[DecodeResult]:
+        """Carry out one step, before this returns. An assertion fails if the plan breaks a rule of ``ninfer.step``.
+
+        Waiting for it raises DeviceFault if logits are not finite; the lanes of the step must then start anew.
         """
         begin = time.perf_counter()
-        if isinstance(plan, PrefillChunk):
-            drawn = self._prefill(plan)
-            return PrefillResult(drawn, time.perf_counter() - begin)
-        rows = self._decode(plan)
-        return DecodeResult(rows, time.perf_counter() - begin)
+        try:
+            if isinstance(plan, PrefillChunk):
+                drawn = self._prefill(plan)
+                return Computed(PrefillResult(drawn, time.perf_counter() - begin))
+            rows = self._decode(plan)
+            return Computed(DecodeResult(rows, time.perf_counter() - begin))
+        except DeviceFault as fault:
+            return Computed(None, fault)
 
     def _prefill(self, chunk: PrefillChunk) -> Drawn | None:
         assert chunk.token_ids, "an empty chunk"

@@ -1,8 +1,12 @@
 """The scheduler itself: ``handle(event, now) -> commands``.
 
 Reading guide: `handle` looks up one method per event type. Each method moves the machines of `transitions` and notes
-commands; then `_advance` admits from the queue, gives the device its next step and asks to be woken for the next
+commands; then `_advance` admits from the queue, gives the device its next steps and asks to be woken for the next
 deadline. A transition is looked up before anything it owns is moved.
+
+The device has up to two steps in flight (`flight`), so that the next is there when one ends and the news of it is still
+on the way. What follows from that: a row may be launched that turns out to be void, because the token before it was a
+stop token or the client has gone meanwhile; its lane and pages go back when the last step that uses them has landed.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ from ninfer.config import SchedulerSettings
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
+from ninfer.scheduler.audit import audit
+from ninfer.scheduler.candidates import first_draw_in_flight, next_to_read, rows
+from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
+from ninfer.scheduler.flight import Flight, Step
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.policy import Sharing, Turn
-from ninfer.scheduler.requests import ENDED, IN_STEP, WITH_LANE, Request
+from ninfer.scheduler.requests import ENDED, VACATING, WITH_LANE, Request
 from ninfer.scheduler.statistics import LaneView, SchedulerStatistics, Totals
 from ninfer.scheduler.transitions import (
-    DEVICE,
     LANE,
     LIFECYCLE,
     REQUEST,
@@ -33,14 +40,10 @@ from ninfer.scheduler.transitions import (
     RequestState,
     after,
 )
+from ninfer.scheduler.waiting import WaitingLine
 from ninfer.step import pages_for
 from ninfer.types import FinishReason
 
-# A later request may pass the head of the queue this often (serving spec, 13.2).
-PASSES_PER_HEAD = 8
-# Three faults in a row, each this close to the one before, with nothing completed between (serving spec, 1).
-FAULTS_TO_LATCH = 3
-FAULT_WINDOW_S = 30.0
 # From the latch to the end of the process: time for clients and probes to see it (serving spec, 1).
 LATCHED_EXIT_S = 5.0
 LATCHED_EXIT_STATUS = 3
@@ -54,23 +57,25 @@ class Scheduler:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
         self.lifecycle = Lifecycle.PLANNING
-        self.device = DeviceState.IDLE
+        self.flight = Flight()
         self.lanes = [LaneState.EMPTY] * settings.lanes
         self.pages = PagePool(0)  # the memory plan says how many, once the model is loaded
         self.requests: dict[int, Request] = {}
-        self._queue: list[Request] = []
+        self._queue = WaitingLine()
         self._sharing = Sharing(settings)
         self._totals = Totals()
         self._next_request = 1
-        self._step = 0
-        self._in_flight: list[Request] = []
-        self._chunk_tokens = 0
-        self._faults: list[float] = []
+        self._faults = FaultStreak()
         self._latch_message = ""
         self._give_up_at: float | None = None
         self._wake_at: float | None = None
         self._now = 0.0
         self._out: list[cmd.Command] = []
+
+    @property
+    def device(self) -> DeviceState:
+        """What the device is doing."""
+        return self.flight.device
 
     def handle(self, event: ev.Event, now: float) -> list[cmd.Command]:
         """Take one event at time `now` (seconds, monotonic) and say what to do, in order."""
@@ -172,7 +177,7 @@ class Scheduler:
             request.limit = min(event.max_tokens, room)
             if room < event.max_tokens:
                 request.limit_reason = FinishReason.CONTEXT_CAPACITY
-            self._queue.append(request)
+            self._queue.add(request)
 
     def _on_preparation_failed(self, event: ev.PreparationFailed) -> None:
         request = self._known(event.request_id)
@@ -213,11 +218,10 @@ class Scheduler:
         if had_ended:
             return
         self._out.append(last_word)
-        if request in self._queue:
-            self._queue.remove(request)
+        self._queue.leave(request)
         if request.lane is None:
             return
-        if request.state is RequestState.LEAVING:
+        if request.state in VACATING:
             self._move_lane(request.lane, LaneSignal.VACATED_IN_STEP)
         else:
             self._give_back_lane(request)
@@ -241,13 +245,16 @@ class Scheduler:
     # --- the device ------------------------------------------------------------------------------------------------
 
     def _on_chunk_landed(self, event: ev.ChunkLanded) -> None:
-        (request,) = self._land(event.step, DeviceSignal.LANDED)
-        begin, tokens = request.read, self._chunk_tokens
-        self._sharing.landed_chunk(begin, tokens, event.device_s)
+        step = self.flight.land(event.step, DeviceSignal.CHUNK_LANDED)
+        if self.device is DeviceState.RECOVERING:
+            self._drop(step)
+            return
+        (request,) = step.requests
+        tokens = step.end - step.begin
+        self._sharing.landed_chunk(step.begin, tokens, event.device_s)
         self._totals.prefill_tokens += tokens
         self._totals.prefill_s += event.device_s
-        request.read = begin + tokens
-        if request.read < request.prompt:
+        if step.end < request.prompt:
             self._land_request(request, RequestSignal.LANDED_MORE)
             return
         if request.state is RequestState.READING_IN_STEP and request.limit > 0 and not event.drawn:
@@ -255,23 +262,20 @@ class Scheduler:
         self._land_drawn(request, event.drawn, event.stopped)
 
     def _on_round_landed(self, event: ev.RoundLanded) -> None:
-        requests = self._land(event.step, DeviceSignal.LANDED)
-        if [request.id for request in requests] != [row.request_id for row in event.rows]:
+        step = self.flight.land(event.step, DeviceSignal.ROUND_LANDED)
+        if [request.id for request in step.requests] != [row.request_id for row in event.rows]:
             raise IllegalTransition(f"round {event.step} landed with other rows than it was launched with")
+        if self.device is DeviceState.RECOVERING:
+            self._drop(step)
+            return
         self._sharing.landed_round(event.device_s)
         self._totals.rounds += 1
-        self._totals.row_rounds += len(requests)
+        self._totals.row_rounds += len(step.requests)
         self._totals.decode_s += event.device_s
-        for request, row in zip(requests, event.rows, strict=True):
-            self._totals.decode_tokens += row.drawn
+        for request, row in zip(step.requests, event.rows, strict=True):
+            if request.state not in ENDED:
+                self._totals.decode_tokens += row.drawn
             self._land_drawn(request, row.drawn, row.stopped)
-
-    def _land(self, step: int, signal: DeviceSignal) -> list[Request]:
-        if step != self._step:
-            raise IllegalTransition(f"step {step} landed, step {self._step} is in flight")
-        self.device = after(DEVICE, self.device, signal)
-        landed, self._in_flight = self._in_flight, []
-        return landed
 
     def _land_drawn(self, request: Request, drawn: int, stopped: bool) -> None:
         request.drawn += drawn
@@ -286,39 +290,49 @@ class Scheduler:
 
     def _count_completed(self) -> None:
         self._totals.completed += 1
-        self._faults.clear()
+        self._faults.end()
 
     def _land_request(self, request: Request, signal: RequestSignal) -> None:
-        was_reading = request.state is RequestState.READING_IN_STEP
-        self._move(request, signal)
+        before = request.state
+        self._move(request, RequestSignal.LANDED_VOID if before in ENDED else signal)
         if request.state not in WITH_LANE:
             self._give_back_lane(request)
             self._forget(request)
-        elif was_reading and request.state is RequestState.GENERATING:
-            assert request.lane is not None
+            return
+        assert request.lane is not None
+        if request.state in VACATING and before not in VACATING:
+            self._move_lane(request.lane, LaneSignal.VACATED_IN_STEP)
+        elif request.state is RequestState.GENERATING and before is RequestState.READING_IN_STEP:
             self._move_lane(request.lane, LaneSignal.PROMPT_READ)
 
     def _on_step_failed(self, event: ev.StepFailed) -> None:
-        interrupted = self._land(event.step, DeviceSignal.FAULT)
-        self._fail_all(lambda request: request.state in WITH_LANE, "internal_error")
-        for request in interrupted:
-            self._land_request(request, RequestSignal.LANDED_LAST)
-        close = bool(self._faults) and self._now - self._faults[-1] < FAULT_WINDOW_S
-        self._faults = [*self._faults, self._now] if close else [self._now]
-        if len(self._faults) >= FAULTS_TO_LATCH:
-            self._latch(f"the engine failed {FAULTS_TO_LATCH} times in a row: {event.message}")
+        was_void = self.device is DeviceState.VOIDING
+        step = self.flight.land(event.step, DeviceSignal.FAULT)
+        if not was_void:
+            self._fail_all(lambda request: request.state in WITH_LANE, "internal_error")
+            self._faults.add(self._now, event.message)
+        self._drop(step)
+
+    def _drop(self, step: Step) -> None:
+        """Land a step of which nothing counts, after a fault; with the last one in flight the engine is reset."""
+        for request in step.requests:
+            self._land_request(request, RequestSignal.LANDED_VOID)
+        if self.device is DeviceState.VOIDING:
+            return
+        if self._faults.too_long:
+            self._latch(f"the engine failed {FAULTS_TO_LATCH} times in a row: {self._faults.message}")
         else:
             self._out.append(cmd.ResetEngine())
 
     def _on_engine_reset(self, _event: ev.EngineReset) -> None:
-        self.device = after(DEVICE, self.device, DeviceSignal.RESET)
+        self.flight.move(DeviceSignal.RESET)
         self._totals.engine_recoveries += 1
 
     def _on_engine_lost(self, event: ev.EngineLost) -> None:
         self._latch(event.message)
 
     def _latch(self, message: str) -> None:
-        self.device = after(DEVICE, self.device, DeviceSignal.LOSS)
+        self.flight.move(DeviceSignal.LOSS)
         # Whoever asked for a stop gets it, also from an engine that may otherwise stay latched for inspection.
         ends = self.settings.exit_on_failure or self.lifecycle is Lifecycle.DRAINING
         self._move_life(LifeSignal.BROKEN)
@@ -332,8 +346,9 @@ class Scheduler:
         self._expire()
         if self.lifecycle is Lifecycle.SERVING:
             self._admit()
-        if self.lifecycle in (Lifecycle.SERVING, Lifecycle.DRAINING) and self.device is DeviceState.IDLE:
-            self._launch()
+        if self.lifecycle in (Lifecycle.SERVING, Lifecycle.DRAINING):
+            while self._room_on_device() and self._launch():
+                pass
         if self.lifecycle is Lifecycle.DRAINING and not self.requests:
             self._stop()
         self._ask_to_be_woken()
@@ -360,73 +375,61 @@ class Scheduler:
         self._out.append(cmd.Exit(0, ""))
 
     def _admit(self) -> None:
-        while self._queue:
-            chosen = self._choose_admission()
-            if chosen is None:
+        while LaneState.EMPTY in self.lanes:
+            request = self._queue.take(self.pages.available)
+            if request is None:
                 return
-            head = self._queue[0]
-            if chosen is not head:
-                head.passed += 1
-            self._move(chosen, RequestSignal.ADMITTED)
-            self._queue.remove(chosen)
+            self._move(request, RequestSignal.ADMITTED)
             lane = self.lanes.index(LaneState.EMPTY)
             self._move_lane(lane, LaneSignal.TAKEN)
-            self.pages.reserve(chosen.id, chosen.pages)
-            chosen.lane = lane
+            self.pages.reserve(request.id, request.pages)
+            request.lane = lane
             self._totals.admitted += 1
-            self._totals.queue_s += self._now - chosen.arrived
-            self._out.append(cmd.Admit(chosen.id, lane, 0))
+            self._totals.queue_s += self._now - request.arrived
+            self._out.append(cmd.Admit(request.id, lane, 0))
 
-    def _choose_admission(self) -> Request | None:
-        if LaneState.EMPTY not in self.lanes:
-            return None
-        head = self._queue[0]
-        may_pass = head.passed < PASSES_PER_HEAD
-        candidates = self._queue if may_pass else [head]
-        return next((request for request in candidates if request.pages <= self.pages.available), None)
+    def _room_on_device(self) -> bool:
+        ahead = self.device in (DeviceState.PREFILL_CHUNK, DeviceState.DECODE_ROUND)
+        return self.device is DeviceState.IDLE or (ahead and self.settings.steps_ahead > 0)
 
-    def _launch(self) -> None:
-        # Prefill is serialised: the request admitted first is read to its end before the next one begins.
-        reading = next((r for r in self.requests.values() if r.state is RequestState.READING and r.read > 0), None)
-        if reading is None:
-            candidates = [r for r in self.requests.values() if r.state is RequestState.READING]
-            reading = min(candidates, key=lambda r: r.id) if candidates else None
-        ready = [r for r in self.requests.values() if r.state is RequestState.GENERATING]
-        turn = self._sharing.turn(reading is not None, bool(ready))
-        self._sharing.launched(turn)
+    def _launch(self) -> bool:
+        """Give the device one more step; False if there is none to give now."""
+        requests = self.requests.values()
+        reading, ready = next_to_read(requests), rows(requests)
+        # Who joins when the chunk in flight has landed waits for the device too: no other chunk goes before its row.
+        someone_waits = bool(ready) or first_draw_in_flight(requests)
+        turn = self._sharing.turn(reading is not None, someone_waits, ahead=bool(self.flight.steps))
         if turn is Turn.PREFILL:
             assert reading is not None
-            self._launch_chunk(reading, bool(ready))
-        elif turn is Turn.DECODE:
+            self._launch_chunk(reading, someone_waits)
+        elif turn is Turn.DECODE and ready:
             self._launch_round(ready)
+        else:
+            return False
+        self._sharing.launched(turn)
+        return True
 
     def _launch_chunk(self, request: Request, someone_waits: bool) -> None:
         assert request.lane is not None
         begin = request.read
-        tokens = self._sharing.chunk_tokens(begin, request.prompt - begin, someone_waits)
-        end = begin + tokens
-        self._begin_step(DeviceSignal.CHUNK, [request])
-        self._chunk_tokens = tokens
+        end = begin + self._sharing.chunk_tokens(begin, request.prompt - begin, someone_waits)
+        number = self.flight.launch(DeviceSignal.CHUNK, [request], begin, end)
+        self._move(request, RequestSignal.LAUNCHED)
+        request.read = end
         mapping = self.pages.map(request.id, pages_for(end))
         sample = end == request.prompt and request.limit > 0
-        self._out.append(cmd.StartChunk(self._step, request.id, request.lane, begin, end, mapping, sample))
+        self._out.append(cmd.StartChunk(number, request.id, request.lane, begin, end, mapping, sample))
 
     def _launch_round(self, ready: list[Request]) -> None:
-        ready.sort(key=lambda request: (request.lane is None, request.lane))
-        self._begin_step(DeviceSignal.ROUND, ready)
-        rows = []
+        number = self.flight.launch(DeviceSignal.ROUND, ready)
+        starts = []
         for request in ready:
             assert request.lane is not None
-            mapping = self.pages.map(request.id, pages_for(request.position + 1))
-            rows.append(cmd.RowStart(request.id, request.lane, request.position, mapping))
-        self._out.append(cmd.StartRound(self._step, tuple(rows)))
-
-    def _begin_step(self, signal: DeviceSignal, requests: list[Request]) -> None:
-        self.device = after(DEVICE, self.device, signal)
-        for request in requests:
+            position = request.position
             self._move(request, RequestSignal.LAUNCHED)
-        self._step += 1
-        self._in_flight = requests
+            mapping = self.pages.map(request.id, pages_for(position + 1))
+            starts.append(cmd.RowStart(request.id, request.lane, position, mapping))
+        self._out.append(cmd.StartRound(number, tuple(starts)))
 
     def _ask_to_be_woken(self) -> None:
         early = (RequestState.PREPARING, RequestState.WAITING)
@@ -445,18 +448,8 @@ class Scheduler:
         return LaneView(lane, state, None, 0) if request is None else LaneView(lane, state, request.id, request.prompt)
 
     def audit(self) -> None:
-        """Raise unless every lane, page and unit of capacity is accounted for; for tests and after faults."""
-        self.pages.audit()
-        with_lane = sorted(r.lane for r in self.requests.values() if r.lane is not None)
-        busy = [lane for lane, state in enumerate(self.lanes) if state is not LaneState.EMPTY]
-        owners = sorted(self.pages.owners())
-        if with_lane != busy or owners != sorted(r.id for r in self.requests.values() if r.lane is not None):
-            raise IllegalTransition("a lane or a page belongs to nobody, or to two")
-        for request in self.requests.values():
-            if (request.state in WITH_LANE) != (request.lane is not None):
-                raise IllegalTransition(f"request {request.id} is {request.state.name} with lane {request.lane}")
-            if (request.state in IN_STEP) != (request in self._in_flight):
-                raise IllegalTransition(f"request {request.id} is {request.state.name} and its step is not")
+        """Raise unless every lane, page, step and unit of capacity is accounted for; for tests and after faults."""
+        audit(self.requests, self.lanes, self.pages, self.flight)
 
 
 HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {

@@ -2,7 +2,8 @@
 
 Serving spec 13.4. While rows are ready to decode, prefill units and decode rounds alternate one to one and a unit is
 cut so that unit + round stay within the bound on the gap between tokens; a ratio replaces the alternation by device
-time. With nothing to decode, units are full.
+time. With nothing to decode, units are full. A step that is launched behind another is chosen by the same rules, one
+step earlier.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class Sharing:
         self._decode_s = 0.0
         self.pace = Pace()
 
-    def turn(self, can_prefill: bool, can_decode: bool) -> Turn:
-        """Choose between the kinds of work that exist."""
+    def turn(self, can_prefill: bool, can_decode: bool, *, ahead: bool) -> Turn:
+        """Choose between the kinds of work that exist; `ahead` of the end of another step, REST is to wait for it."""
         if not can_prefill or not can_decode:
             self._prefill_s = self._decode_s = 0.0  # the ratio holds while both have work, and starts anew
             if can_prefill:
@@ -80,6 +81,8 @@ class Sharing:
             return Turn.DECODE if can_decode else Turn.REST
         ratio = self._settings.prefill_decode_ratio
         if ratio is not None:
+            if ahead:
+                return Turn.REST  # what the step in flight takes of its share is known when it has landed
             return Turn.PREFILL if self._prefill_s <= ratio * self._decode_s else Turn.DECODE
         return Turn.PREFILL if self._last is Turn.DECODE else Turn.DECODE
 

@@ -8,25 +8,23 @@ from ninfer.scheduler.transitions import RequestState
 from ninfer.step import pages_for
 from ninfer.types import FinishReason
 
-WITH_LANE = frozenset(
-    {
-        RequestState.READING,
-        RequestState.READING_IN_STEP,
-        RequestState.GENERATING,
-        RequestState.GENERATING_IN_STEP,
-        RequestState.LEAVING,
-        RequestState.ABANDONED,
-    }
+# How many of the steps in flight a request in this state is part of; none in a state that is not named.
+STEPS = {
+    RequestState.READING_IN_STEP: 1,
+    RequestState.READING_AHEAD: 2,
+    RequestState.GENERATING: 0,
+    RequestState.GENERATING_IN_STEP: 1,
+    RequestState.GENERATING_AHEAD: 2,
+    RequestState.LEAVING: 1,
+    RequestState.LEAVING_AHEAD: 2,
+    RequestState.ABANDONED: 1,
+    RequestState.ABANDONED_AHEAD: 2,
+}
+WITH_LANE = frozenset({RequestState.READING, *STEPS})
+VACATING = frozenset(
+    {RequestState.LEAVING, RequestState.LEAVING_AHEAD, RequestState.ABANDONED, RequestState.ABANDONED_AHEAD}
 )
-IN_STEP = frozenset(
-    {
-        RequestState.READING_IN_STEP,
-        RequestState.GENERATING_IN_STEP,
-        RequestState.LEAVING,
-        RequestState.ABANDONED,
-    }
-)
-ENDED = frozenset({RequestState.LEAVING, RequestState.ABANDONED, RequestState.REPLYING, RequestState.GONE})
+ENDED = frozenset({*VACATING, RequestState.REPLYING, RequestState.GONE})
 
 
 @dataclass(slots=True)
@@ -34,8 +32,8 @@ class Request:
     """One request from arrival to its last byte.
 
     prompt   tokens to read; `limit` tokens to generate at most; both known once it is prepared
-    read     prompt positions already in the cache
-    drawn    tokens drawn so far; the last of them is not in the cache
+    read     prompt positions in the cache once every step launched so far has landed
+    drawn    tokens drawn so far, without those of steps in flight; the last of them is not in the cache
     passed   how often a later request was admitted before this one while it stood at the head of the queue
     """
 
@@ -58,5 +56,5 @@ class Request:
 
     @property
     def position(self) -> int:
-        """Positions in the cache once the prompt is read."""
-        return self.prompt + self.drawn - 1
+        """Positions in the cache once every step launched so far has landed, if none ends the generation."""
+        return self.prompt + self.drawn + STEPS[self.state] - 1

@@ -66,16 +66,20 @@ LIFECYCLE: dict[tuple[Lifecycle, LifeSignal], Lifecycle] = {
 
 
 class RequestState(Enum):
-    """One request. Every state but GONE holds one unit of capacity."""
+    """One request. Every state but GONE holds one unit of capacity; AHEAD is to be in both steps on the device."""
 
     PREPARING = auto()  # being rendered and tokenised
     WAITING = auto()  # in the queue
     READING = auto()  # owns a lane and reserved pages; prompt not yet read to its end; nothing in flight
     READING_IN_STEP = auto()  # the same, with a prefill unit on the device
+    READING_AHEAD = auto()  # the same, with two prefill units on the device
     GENERATING = auto()  # owns a lane and reserved pages; ready for the next round
-    GENERATING_IN_STEP = auto()  # the same, with a row in the round on the device
+    GENERATING_IN_STEP = auto()  # the same, with a row in a round on the device
+    GENERATING_AHEAD = auto()  # the same, with a row in the round on the device and in the one behind it
     LEAVING = auto()  # ended in mid-step, client told; lane and pages go back when the step lands
+    LEAVING_AHEAD = auto()  # the same with two steps to land; what they draw is dropped
     ABANDONED = auto()  # as LEAVING, and the answer is written as well
+    ABANDONED_AHEAD = auto()  # as LEAVING_AHEAD, and the answer is written as well
     REPLYING = auto()  # owns neither lane nor pages; the answer is still being written
     GONE = auto()  # owns nothing
 
@@ -89,6 +93,7 @@ class RequestSignal(Enum):
     LANDED_MORE = auto()  # the step is done; there is more prompt to read
     LANDED_READY = auto()  # the step is done and drew a token that is not the last
     LANDED_LAST = auto()  # the step is done and with it the generation
+    LANDED_VOID = auto()  # the step is done and nothing of it counts: the request had ended before
     ENDED = auto()  # stop string, cancel, deadline, fault: over before its step says so
     RELEASED = auto()  # nobody waits for the answer any more
 
@@ -100,24 +105,32 @@ REQUEST: dict[tuple[RequestState, RequestSignal], RequestState] = {
     (RequestState.WAITING, RequestSignal.ENDED): RequestState.REPLYING,
     (RequestState.READING, RequestSignal.LAUNCHED): RequestState.READING_IN_STEP,
     (RequestState.READING, RequestSignal.ENDED): RequestState.REPLYING,
+    (RequestState.READING_IN_STEP, RequestSignal.LAUNCHED): RequestState.READING_AHEAD,
     (RequestState.READING_IN_STEP, RequestSignal.LANDED_MORE): RequestState.READING,
     (RequestState.READING_IN_STEP, RequestSignal.LANDED_READY): RequestState.GENERATING,
     (RequestState.READING_IN_STEP, RequestSignal.LANDED_LAST): RequestState.REPLYING,
     (RequestState.READING_IN_STEP, RequestSignal.ENDED): RequestState.LEAVING,
+    (RequestState.READING_AHEAD, RequestSignal.LANDED_MORE): RequestState.READING_IN_STEP,
+    (RequestState.READING_AHEAD, RequestSignal.ENDED): RequestState.LEAVING_AHEAD,
     (RequestState.GENERATING, RequestSignal.LAUNCHED): RequestState.GENERATING_IN_STEP,
     (RequestState.GENERATING, RequestSignal.ENDED): RequestState.REPLYING,
+    (RequestState.GENERATING_IN_STEP, RequestSignal.LAUNCHED): RequestState.GENERATING_AHEAD,
     (RequestState.GENERATING_IN_STEP, RequestSignal.LANDED_READY): RequestState.GENERATING,
     (RequestState.GENERATING_IN_STEP, RequestSignal.LANDED_LAST): RequestState.REPLYING,
     (RequestState.GENERATING_IN_STEP, RequestSignal.ENDED): RequestState.LEAVING,
-    (RequestState.LEAVING, RequestSignal.LANDED_MORE): RequestState.REPLYING,
-    (RequestState.LEAVING, RequestSignal.LANDED_READY): RequestState.REPLYING,
-    (RequestState.LEAVING, RequestSignal.LANDED_LAST): RequestState.REPLYING,
+    (RequestState.GENERATING_AHEAD, RequestSignal.LANDED_READY): RequestState.GENERATING_IN_STEP,
+    (RequestState.GENERATING_AHEAD, RequestSignal.LANDED_LAST): RequestState.LEAVING,  # a stop token
+    (RequestState.GENERATING_AHEAD, RequestSignal.ENDED): RequestState.LEAVING_AHEAD,
+    (RequestState.LEAVING, RequestSignal.LANDED_VOID): RequestState.REPLYING,
     (RequestState.LEAVING, RequestSignal.ENDED): RequestState.LEAVING,  # it has ended already
     (RequestState.LEAVING, RequestSignal.RELEASED): RequestState.ABANDONED,
+    (RequestState.LEAVING_AHEAD, RequestSignal.LANDED_VOID): RequestState.LEAVING,
+    (RequestState.LEAVING_AHEAD, RequestSignal.ENDED): RequestState.LEAVING_AHEAD,
+    (RequestState.LEAVING_AHEAD, RequestSignal.RELEASED): RequestState.ABANDONED_AHEAD,
+    (RequestState.ABANDONED, RequestSignal.LANDED_VOID): RequestState.GONE,
     (RequestState.ABANDONED, RequestSignal.ENDED): RequestState.ABANDONED,
-    (RequestState.ABANDONED, RequestSignal.LANDED_MORE): RequestState.GONE,
-    (RequestState.ABANDONED, RequestSignal.LANDED_READY): RequestState.GONE,
-    (RequestState.ABANDONED, RequestSignal.LANDED_LAST): RequestState.GONE,
+    (RequestState.ABANDONED_AHEAD, RequestSignal.LANDED_VOID): RequestState.ABANDONED,
+    (RequestState.ABANDONED_AHEAD, RequestSignal.ENDED): RequestState.ABANDONED_AHEAD,
     (RequestState.REPLYING, RequestSignal.PREPARED): RequestState.REPLYING,  # its deadline passed before
     (RequestState.REPLYING, RequestSignal.ENDED): RequestState.REPLYING,  # it has ended already
     (RequestState.REPLYING, RequestSignal.RELEASED): RequestState.GONE,
@@ -130,7 +143,7 @@ class LaneState(Enum):
     EMPTY = auto()  # owns nothing
     PREFILLING = auto()  # belongs to a request whose prompt is being read
     DECODING = auto()  # belongs to a request that draws tokens
-    VACATING = auto()  # its request has ended; the step that still uses it has not landed
+    VACATING = auto()  # its request has ended; a step that still uses it has not landed
 
 
 class LaneSignal(Enum):
@@ -154,12 +167,17 @@ LANE: dict[tuple[LaneState, LaneSignal], LaneState] = {
 
 
 class DeviceState(Enum):
-    """The device: one command at a time."""
+    """The device: at most two steps are on it, done and landing in the order in which they were launched."""
 
     IDLE = auto()  # owns nothing
     PREFILL_CHUNK = auto()  # a prefill unit is running
     DECODE_ROUND = auto()  # a decode round is running
-    RECOVERING = auto()  # the engine is being brought back to its empty state after a fault
+    CHUNK_THEN_CHUNK = auto()  # a prefill unit is running, the next one waits behind it
+    CHUNK_THEN_ROUND = auto()  # a prefill unit is running, a decode round waits behind it
+    ROUND_THEN_CHUNK = auto()  # a decode round is running, a prefill unit waits behind it
+    ROUND_THEN_ROUND = auto()  # a decode round is running, the next one waits behind it
+    VOIDING = auto()  # a step has failed; the one behind it has not landed, and counts for nothing
+    RECOVERING = auto()  # nothing is in flight; the engine is being brought back to its empty state after a fault
     LOST = auto()  # beyond repair
 
 
@@ -168,7 +186,8 @@ class DeviceSignal(Enum):
 
     CHUNK = auto()
     ROUND = auto()
-    LANDED = auto()
+    CHUNK_LANDED = auto()
+    ROUND_LANDED = auto()
     FAULT = auto()
     RESET = auto()
     LOSS = auto()
@@ -177,10 +196,25 @@ class DeviceSignal(Enum):
 DEVICE: dict[tuple[DeviceState, DeviceSignal], DeviceState] = {
     (DeviceState.IDLE, DeviceSignal.CHUNK): DeviceState.PREFILL_CHUNK,
     (DeviceState.IDLE, DeviceSignal.ROUND): DeviceState.DECODE_ROUND,
-    (DeviceState.PREFILL_CHUNK, DeviceSignal.LANDED): DeviceState.IDLE,
+    (DeviceState.PREFILL_CHUNK, DeviceSignal.CHUNK): DeviceState.CHUNK_THEN_CHUNK,
+    (DeviceState.PREFILL_CHUNK, DeviceSignal.ROUND): DeviceState.CHUNK_THEN_ROUND,
+    (DeviceState.PREFILL_CHUNK, DeviceSignal.CHUNK_LANDED): DeviceState.IDLE,
     (DeviceState.PREFILL_CHUNK, DeviceSignal.FAULT): DeviceState.RECOVERING,
-    (DeviceState.DECODE_ROUND, DeviceSignal.LANDED): DeviceState.IDLE,
+    (DeviceState.DECODE_ROUND, DeviceSignal.CHUNK): DeviceState.ROUND_THEN_CHUNK,
+    (DeviceState.DECODE_ROUND, DeviceSignal.ROUND): DeviceState.ROUND_THEN_ROUND,
+    (DeviceState.DECODE_ROUND, DeviceSignal.ROUND_LANDED): DeviceState.IDLE,
     (DeviceState.DECODE_ROUND, DeviceSignal.FAULT): DeviceState.RECOVERING,
+    (DeviceState.CHUNK_THEN_CHUNK, DeviceSignal.CHUNK_LANDED): DeviceState.PREFILL_CHUNK,
+    (DeviceState.CHUNK_THEN_CHUNK, DeviceSignal.FAULT): DeviceState.VOIDING,
+    (DeviceState.CHUNK_THEN_ROUND, DeviceSignal.CHUNK_LANDED): DeviceState.DECODE_ROUND,
+    (DeviceState.CHUNK_THEN_ROUND, DeviceSignal.FAULT): DeviceState.VOIDING,
+    (DeviceState.ROUND_THEN_CHUNK, DeviceSignal.ROUND_LANDED): DeviceState.PREFILL_CHUNK,
+    (DeviceState.ROUND_THEN_CHUNK, DeviceSignal.FAULT): DeviceState.VOIDING,
+    (DeviceState.ROUND_THEN_ROUND, DeviceSignal.ROUND_LANDED): DeviceState.DECODE_ROUND,
+    (DeviceState.ROUND_THEN_ROUND, DeviceSignal.FAULT): DeviceState.VOIDING,
+    (DeviceState.VOIDING, DeviceSignal.CHUNK_LANDED): DeviceState.RECOVERING,
+    (DeviceState.VOIDING, DeviceSignal.ROUND_LANDED): DeviceState.RECOVERING,
+    (DeviceState.VOIDING, DeviceSignal.FAULT): DeviceState.RECOVERING,
     (DeviceState.RECOVERING, DeviceSignal.RESET): DeviceState.IDLE,
     (DeviceState.RECOVERING, DeviceSignal.LOSS): DeviceState.LOST,
 }

@@ -1,6 +1,8 @@
-"""Single decisions of the machine, each with its exact commands."""
+"""Single decisions of the machine with one step in flight, each with its exact commands; `test_ahead` has two."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -9,16 +11,21 @@ from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
-from ninfer.scheduler.transitions import LIFECYCLE, LaneState, Lifecycle, LifeSignal
+from ninfer.scheduler.transitions import LIFECYCLE, LaneState, Lifecycle, LifeSignal, RequestState
 from ninfer.step import PageMapping
 
 
 def serving(pages: int = 128, **settings: object) -> Scheduler:
-    machine = Scheduler(SchedulerSettings(**settings))  # type: ignore[arg-type]
+    machine = Scheduler(SchedulerSettings(**{"steps_ahead": 0, **settings}))  # type: ignore[arg-type]
     machine.handle(ev.PlanMade(1, 2, ""), 0.0)
     machine.handle(ev.ModelLoaded(1, 2, pages, ""), 0.0)
     assert machine.handle(ev.WarmedUp(), 0.0) == [cmd.AnnounceReady()]
     return machine
+
+
+def oldest(machine: Scheduler) -> int:
+    """The number of the step that lands next."""
+    return machine.flight.steps[0].number
 
 
 def submit(machine: Scheduler, prompt: int, limit: int, now: float = 0.0) -> list[cmd.Command]:
@@ -138,12 +145,12 @@ def test_three_faults_in_a_row_end_the_process_and_a_completed_request_between_s
         for fault in range(3):
             now = 10.0 * fault
             submit(machine, 5, 1, now)
-            machine.handle(ev.StepFailed(machine._step, "fault"), now)
+            machine.handle(ev.StepFailed(oldest(machine), "fault"), now)
             if machine.lifecycle is Lifecycle.SERVING:
                 machine.handle(ev.EngineReset(), now)
             if between:
                 submit(machine, 5, 1, now)
-                machine.handle(ev.ChunkLanded(machine._step, 1, False, 0.0), now)
+                machine.handle(ev.ChunkLanded(oldest(machine), 1, False, 0.0), now)
         assert machine.lifecycle is expected
 
 
@@ -152,7 +159,7 @@ def test_faults_far_apart_do_not_add_up() -> None:
     for fault in range(5):
         now = 31.0 * fault
         submit(machine, 5, 1, now)
-        machine.handle(ev.StepFailed(machine._step, "fault"), now)
+        machine.handle(ev.StepFailed(oldest(machine), "fault"), now)
         machine.handle(ev.EngineReset(), now)
     assert machine.lifecycle is Lifecycle.SERVING
     assert machine.statistics().totals.engine_recoveries == 5
@@ -163,11 +170,27 @@ def test_the_audit_finds_what_belongs_to_nobody() -> None:
     submit(machine, 5, 5)
     machine.audit()
     request = machine.requests.pop(1)
-    with pytest.raises(IllegalTransition, match="belongs to nobody"):
+    with pytest.raises(IllegalTransition, match="a lane belongs to nobody"):
+        machine.audit()
+    machine.lanes[0] = LaneState.EMPTY
+    with pytest.raises(IllegalTransition, match="a page belongs to nobody"):
+        machine.audit()
+    machine.pages.release(1)
+    with pytest.raises(IllegalTransition, match="for a request that is gone"):
         machine.audit()
     machine.requests[1] = request
-    machine._in_flight = []
-    with pytest.raises(IllegalTransition, match="its step is not"):
+    machine.lanes[0] = LaneState.PREFILLING
+    machine.pages.reserve(1, 1)
+    machine.audit()
+    step = machine.flight.steps.pop()
+    with pytest.raises(IllegalTransition, match="READING_IN_STEP and in 0 steps"):
+        machine.audit()
+    request.state = RequestState.READING
+    with pytest.raises(IllegalTransition, match="PREFILL_CHUNK with 0 steps"):
+        machine.audit()
+    request.state = RequestState.READING_IN_STEP
+    machine.flight.steps.append(replace(step, end=0))
+    with pytest.raises(IllegalTransition, match="PREFILL_CHUNK with 1 steps"):
         machine.audit()
     machine.lanes[0] = LaneState.EMPTY
     machine.pages.release(1)
@@ -238,13 +261,13 @@ def test_an_answer_that_ends_at_a_stop_string_is_completed_too() -> None:
     for fault in range(3):
         now = 10.0 * fault
         submit(machine, 5, 9, now)
-        machine.handle(ev.StepFailed(machine._step, "fault"), now)
+        machine.handle(ev.StepFailed(oldest(machine), "fault"), now)
         machine.handle(ev.EngineReset(), now)
         submit(machine, 5, 9, now)
         request_id = machine._next_request - 1
-        machine.handle(ev.ChunkLanded(machine._step, 1, False, 0.0), now)
+        machine.handle(ev.ChunkLanded(oldest(machine), 1, False, 0.0), now)
         assert machine.handle(ev.StopStringFound(request_id), now) == [cmd.Finish(request_id, 0, "stop_string")]
         assert machine.handle(ev.StopStringFound(request_id), now) == []
-        machine.handle(ev.RoundLanded(machine._step, (ev.RowLanded(request_id, 1, False),), 0.0), now)
+        machine.handle(ev.RoundLanded(oldest(machine), (ev.RowLanded(request_id, 1, False),), 0.0), now)
     assert machine.lifecycle is Lifecycle.SERVING
     assert machine.statistics().totals.completed == 3

@@ -11,7 +11,7 @@ from ninfer.scheduler.policy import Pace, Sharing, Turn
 def turns(sharing: Sharing, count: int, chunk_s: float, round_s: float) -> list[Turn]:
     taken = []
     for _ in range(count):
-        turn = sharing.turn(True, True)
+        turn = sharing.turn(True, True, ahead=False)
         sharing.launched(turn)
         if turn is Turn.PREFILL:
             sharing.landed_chunk(0, 64, chunk_s)
@@ -21,11 +21,25 @@ def turns(sharing: Sharing, count: int, chunk_s: float, round_s: float) -> list[
     return taken
 
 
-def test_with_one_kind_of_work_there_is_no_choice() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("ratio", [None, 2.0])
+def test_with_one_kind_of_work_there_is_no_choice(ahead: bool, ratio: float | None) -> None:
+    sharing = Sharing(SchedulerSettings(prefill_decode_ratio=ratio))
+    assert sharing.turn(True, False, ahead=ahead) is Turn.PREFILL
+    assert sharing.turn(False, True, ahead=ahead) is Turn.DECODE
+    assert sharing.turn(False, False, ahead=ahead) is Turn.REST
+
+
+def test_ahead_of_a_landing_turns_alternate_the_same_and_a_ratio_waits() -> None:
     sharing = Sharing(SchedulerSettings())
-    assert sharing.turn(True, False) is Turn.PREFILL
-    assert sharing.turn(False, True) is Turn.DECODE
-    assert sharing.turn(False, False) is Turn.REST
+    taken = []
+    for _ in range(4):
+        taken.append(sharing.turn(True, True, ahead=True))
+        sharing.launched(taken[-1])
+    assert taken == [Turn.DECODE, Turn.PREFILL] * 2
+    sharing = Sharing(SchedulerSettings(prefill_decode_ratio=1.0))
+    assert sharing.turn(True, True, ahead=True) is Turn.REST
+    assert sharing.turn(True, True, ahead=False) is Turn.PREFILL
 
 
 def test_both_kinds_alternate_one_to_one() -> None:

@@ -1,10 +1,15 @@
-"""An engine without a model: strict about the plans it is given, and its words are a function of the prompt alone."""
+"""An engine without a model: strict about the plans it is given, and its words are a function of the prompt alone.
+
+A launch checks the plan and takes its effects, as a queue of work on a device would; the gate and the faults of a
+test are met by whoever waits for the step.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar, overload
 
 from ninfer.actors.engine import MemoryCheck
 from ninfer.errors import StartupError
@@ -20,6 +25,7 @@ from ninfer.step import (
     pages_for,
 )
 
+R = TypeVar("R")
 Words = Callable[[tuple[int, ...]], list[int]]
 
 
@@ -30,6 +36,18 @@ class _Lane:
     table: list[int] = field(default_factory=list)
     words: list[int] | None = None
     drawn: int = 0
+
+
+@dataclass
+class FakePending(Generic[R]):
+    """A step given to the fake engine."""
+
+    engine: FakeEngine
+    result: R
+
+    def wait(self) -> R:
+        self.engine.done()
+        return self.result
 
 
 class FakeEngine:
@@ -45,18 +63,36 @@ class FakeEngine:
         self.gate: threading.Event | None = None
         self.reset_gate: threading.Event | None = None
         self.resets = 0
+        self._lock = threading.Lock()
+        self.in_flight = 0
+        self.most_in_flight = 0
         self.rows_seen: list[int] = []
 
-    def run(self, plan: PrefillChunk | DecodeRound) -> PrefillResult | DecodeResult:
+    @overload
+    def launch(self, plan: PrefillChunk) -> FakePending[PrefillResult]: ...
+    @overload
+    def launch(self, plan: DecodeRound) -> FakePending[DecodeResult]: ...
+    def launch(self, plan: PrefillChunk | DecodeRound) -> FakePending[PrefillResult] | FakePending[DecodeResult]:
         self.threads.add(threading.get_ident())
+        with self._lock:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        if isinstance(plan, PrefillChunk):
+            return FakePending(self, self._prefill(plan))
+        return FakePending(self, self._decode(plan))
+
+    def done(self) -> None:
+        """A step is waited for: here it takes its time, or fails."""
         if self.gate is not None:
             assert self.gate.wait(30), "the test never opened the gate"
+        with self._lock:
+            self.in_flight -= 1
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
-        return self._prefill(plan) if isinstance(plan, PrefillChunk) else self._decode(plan)
 
     def reset(self) -> None:
+        assert self.in_flight == 0, "a reset with steps in flight"
         if self.reset_gate is not None:
             assert self.reset_gate.wait(30), "the test never opened the gate"
         if self.fail_reset is not None:

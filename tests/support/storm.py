@@ -1,12 +1,14 @@
 """Seeded storms for the scheduler: a fake engine, a manual clock, and clients that come, wait, leave and read slowly.
 
 A storm feeds the machine what the actors would feed it, in random order, and checks after every event that nothing is
-lost. When the faults stop and everybody has been answered, nothing may be left.
+lost. Steps land in the order of their launch, each after a random number of other events. When the faults stop and
+everybody has been answered, nothing may be left. Odd seeds have one step ahead, even seeds none.
 """
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import dataclass, field
 
 from ninfer.config import SchedulerSettings
@@ -19,7 +21,7 @@ from ninfer.step import PAGE_TOKENS, pages_for
 
 @dataclass
 class Client:
-    """What the storm knows of one accepted request."""
+    """What the storm knows of one accepted request: what was launched of it, what has landed, how it ended."""
 
     prompt: int
     limit: int
@@ -28,6 +30,8 @@ class Client:
     released: bool = False
     read: int = 0
     drawn: int = 0
+    drawing: int = 0
+    steps: int = 0
     ends: list[cmd.Command] = field(default_factory=list)
 
 
@@ -47,6 +51,7 @@ class Storm:
             pending_timeout_s=choose([0.5, 5.0, 30.0]),
             max_inter_token_s=choose([0.0, 0.02, 0.1]),
             prefill_decode_ratio=choose([None, None, 0.5, 2.0]),
+            steps_ahead=seed % 2,
             drain_s=choose([0.0, 1.0]),
             exit_on_failure=choose([True, False]),
         )
@@ -59,7 +64,9 @@ class Storm:
         self.clients: dict[int, Client] = {}
         self.refused = 0
         self.tickets = 0
-        self.flight: cmd.StartChunk | cmd.StartRound | None = None
+        self.flight: deque[cmd.StartChunk | cmd.StartRound] = deque()
+        self.void = False
+        self.landed_behind_a_fault = 0
         self.resetting = False
         self.wake: float | None = None
         self.exits: list[cmd.Exit] = []
@@ -84,7 +91,7 @@ class Storm:
                 self.refused += 1
             case cmd.Finish() | cmd.Fail():
                 self.clients[command.request_id].ends.append(command)
-                self.tables.pop(command.request_id, None)
+                self.give_back(command.request_id)
             case cmd.StartChunk():
                 self.launch(command)
                 self.check_chunk(command)
@@ -92,6 +99,7 @@ class Storm:
                 self.launch(command)
                 self.check_round(command)
             case cmd.ResetEngine():
+                assert not self.flight, "a reset with a step in flight"
                 self.resetting = True
             case cmd.Exit():
                 self.exits.append(command)
@@ -102,17 +110,34 @@ class Storm:
                 pass
 
     def launch(self, command: cmd.StartChunk | cmd.StartRound) -> None:
-        assert self.flight is None, "two steps at once"
+        assert len(self.flight) <= self.settings.steps_ahead, "more steps than may be ahead"
         assert not self.resetting
-        self.flight = command
+        assert not self.void
+        self.flight.append(command)
+        for request_id in self.riders(command):
+            client = self.clients[request_id]
+            assert not client.ends, "a step for a request that has ended"
+            client.steps += 1
+
+    @staticmethod
+    def riders(command: cmd.StartChunk | cmd.StartRound) -> list[int]:
+        return [command.request_id] if isinstance(command, cmd.StartChunk) else [row.request_id for row in command.rows]
+
+    def give_back(self, request_id: int) -> None:
+        """Its pages may be anybody's once it has ended and no step works on them any more."""
+        client = self.clients[request_id]
+        if client.ends and not client.steps:
+            self.tables.pop(request_id, None)
 
     def check_chunk(self, command: cmd.StartChunk) -> None:
         client = self.clients[command.request_id]
         assert command.begin == client.read
+        client.read = command.end
         assert 0 < command.end - command.begin <= self.settings.prefill_chunk_tokens
         assert command.begin % PAGE_TOKENS == 0
         assert command.end == client.prompt or command.end % PAGE_TOKENS == 0
         assert command.sample == (command.end == client.prompt and self.effective(client) > 0)
+        client.drawing += command.sample
         self.check_mapping(command.request_id, command.mapping.first, command.mapping.pages, command.end)
 
     def check_round(self, command: cmd.StartRound) -> None:
@@ -120,8 +145,10 @@ class Storm:
         assert lanes == sorted(set(lanes))
         for row in command.rows:
             client = self.clients[row.request_id]
-            assert row.position == client.prompt + client.drawn - 1
-            assert row.position < self.settings.max_context_tokens
+            assert client.drawn > 0, "a row before its first token has landed"
+            assert row.position == client.prompt + client.drawing - 1
+            client.drawing += 1
+            assert client.drawing <= self.effective(client)
             self.check_mapping(row.request_id, row.mapping.first, row.mapping.pages, row.position + 1)
 
     def check_mapping(self, request_id: int, first: int, pages: tuple[int, ...], tokens: int) -> None:
@@ -136,24 +163,28 @@ class Storm:
         return min(client.limit, self.settings.max_context_tokens - client.prompt)
 
     def land(self) -> None:
-        flight, self.flight = self.flight, None
-        assert flight is not None
+        step = self.flight.popleft()
         device_s = self.random.choice([0.0005, 0.002, 0.05])
         self.now += device_s
-        if self.random.random() < self.fault_rate:
-            self.send(ev.StepFailed(flight.step, "device fault"))
-        elif isinstance(flight, cmd.StartChunk):
-            client = self.clients[flight.request_id]
-            client.read = flight.end
-            stopped = flight.sample and self.random.random() < 0.1
-            client.drawn += flight.sample
-            self.send(ev.ChunkLanded(flight.step, int(flight.sample), stopped, device_s))
+        for request_id in self.riders(step):
+            self.clients[request_id].steps -= 1
+            self.give_back(request_id)
+        # What stands behind a failed step fails as well, or is done and worth nothing.
+        failed = self.random.random() < (0.5 if self.void else self.fault_rate)
+        self.landed_behind_a_fault += self.void
+        self.void = (self.void or failed) and bool(self.flight)
+        if failed:
+            self.send(ev.StepFailed(step.step, "device fault"))
+        elif isinstance(step, cmd.StartChunk):
+            stopped = step.sample and self.random.random() < 0.1
+            self.clients[step.request_id].drawn += step.sample
+            self.send(ev.ChunkLanded(step.step, int(step.sample), stopped, device_s))
         else:
             rows = []
-            for row in flight.rows:
+            for row in step.rows:
                 self.clients[row.request_id].drawn += 1
                 rows.append(ev.RowLanded(row.request_id, 1, self.random.random() < 0.05))
-            self.send(ev.RoundLanded(flight.step, tuple(rows), device_s))
+            self.send(ev.RoundLanded(step.step, tuple(rows), device_s))
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
@@ -172,7 +203,7 @@ class Storm:
         if self.wake is not None and self.wake <= self.now:
             self.wake = None
             self.send(ev.Tick())
-        elif self.flight is not None and roll < 0.45:
+        elif self.flight and roll < 0.45:
             self.land()
         elif self.resetting and roll < 0.7:
             self.resetting = False
@@ -209,9 +240,9 @@ class Storm:
         """No more arrivals and faults: everything runs to its end, slow readers included."""
         self.fault_rate = 0.0
         for _ in range(100_000):
-            if self.exits and self.flight is None:
+            if self.exits and not self.flight:
                 break
-            if self.flight is not None:
+            if self.flight:
                 self.land()
             elif self.resetting:
                 self.resetting = False
@@ -251,6 +282,7 @@ class Storm:
         assert not self.machine.requests
         self.machine.audit()
         assert self.machine.pages.available == self.machine.pages.capacity
+        assert not self.tables
         if self.machine.lifecycle is Lifecycle.STOPPED:
             assert [command.status for command in self.exits] == [0]
         elif self.machine.lifecycle is Lifecycle.FAILED:
