@@ -1,10 +1,13 @@
-"""Causal attention of a run of queries over one sequence's paged cache."""
+"""Causal attention over a paged cache: of a run of queries, of a round of decoding, of a chunk of a prompt."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from ninfer.kernels.paged_attention import torch_pages
+from ninfer.kernels.kv_codec.pool import PAGE, Pool
+from ninfer.kernels.low_bit_linear.buffers import Columns, to_columns
+from ninfer.kernels.paged_attention import torch_pages, torch_round, variants
+from ninfer.kernels.paged_attention.scratch import RoundScratch
 
 
 def paged_attention(q: Tensor, k_pool: Tensor, v_pool: Tensor, pages: Tensor, begin: int) -> Tensor:
@@ -20,8 +23,8 @@ def paged_attention(q: Tensor, k_pool: Tensor, v_pool: Tensor, pages: Tensor, be
     returns         [T, H, D]        dtype of q, rounded once from fp32
     effects         none; a query's bits depend on it and on the rows it may see, never on T
     """
-    assert begin // 64 == (begin + q.shape[0] - 1) // 64
-    assert pages.shape[0] == begin // 64 + 1
+    assert begin // PAGE == (begin + q.shape[0] - 1) // PAGE
+    assert pages.shape[0] == begin // PAGE + 1
     return torch_pages.paged_attention(q, k_pool, v_pool, pages, begin)
 
 
@@ -29,3 +32,53 @@ def output_gate(o: Tensor, gate: Tensor) -> Tensor:
     """o * sigmoid(gate), both [T, H, D] of one dtype, rounded once from fp32 (model spec 6.3)."""
     assert o.shape == gate.shape
     return torch_pages.output_gate(o, gate)
+
+
+def attention_round(
+    first: Tensor,
+    second: Tensor,
+    query_norm: Tensor,
+    key_norm: Tensor,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Pool,
+    tables: Tensor,
+    lanes: Tensor,
+    positions: Tensor,
+    columns: int,
+    scratch: RoundScratch,
+    out: Columns,
+) -> None:
+    """The attention of one layer for L consecutive tokens of each of B lanes, T = B * L (model spec 6.3).
+
+    q, k = rotary(norm(query)), rotary(norm(key)), each rounded to bf16; k and v are stored in the pool, then
+    out[t, h] = sigmoid(gate[t, h]) * sum_j softmax_j(q[t, h] . K[j, m] / sqrt(D)) V[j, m]     m = h // (H / HKV)
+    over the keys j in [0, p] as the pool holds them, p = positions[b] + l, t = b * L + l; norm is that of
+    `offset_rmsnorm`. int8: q is rotated and coded like k, with fp32 scales (kv-and-state spec 5.1).
+
+    first                 [T, H * D + HKV * D] bf16, query | key; rows contiguous
+    second                [T, H * D + HKV * D] bf16, gate | value
+    query_norm, key_norm  [D]       fp32, zero-centred
+    cos, sin              [T, R/2]  fp32, contiguous
+    tables                [C, n]    int32, page of each block of a slot
+    lanes                 [B]       int32, distinct slots
+    positions             [B]       int32, of each lane's first column
+    out                   columns of H * D values, without a norm
+    effects  writes the pool's rows of the T tokens, the first T tokens of `out`, scratch. A token's bits depend on its
+             own rows and on the keys it sees, never on other lanes, on L or on the number of programs
+    """
+    tokens = lanes.shape[0] * columns
+    assert first.shape[0] == second.shape[0] == cos.shape[0] == sin.shape[0] == tokens
+    assert first.shape[1] == second.shape[1] == out.columns + pool.kv_heads * pool.width
+    assert out.capacity >= tokens
+    assert out.norm is None
+    assert lanes.shape[0] <= min(scratch.lanes, variants.MAX_LANES)
+    assert columns * (out.columns // pool.width // pool.kv_heads) <= scratch.queries
+    arguments = (first, second, query_norm, key_norm, eps, cos, sin, pool, tables, lanes, positions, columns)
+    if first.is_cuda:
+        from ninfer.kernels.paged_attention import triton_launch
+
+        triton_launch.attention_round(*arguments, scratch, out)
+    else:
+        to_columns(torch_round.attention_round(*arguments, out.columns), out)

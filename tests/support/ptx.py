@@ -62,6 +62,10 @@ def _step(statement: str, values: dict[str, Word]) -> None:
         values[target] = value(sources[0]) >> value(sources[1])
     elif operation == "lop3.b32":
         values[target] = _lop3(*(value(name) for name in sources[:3]), table=int(sources[3], 0))
+    elif operation == "prmt.b32":
+        values[target] = _prmt(*(value(name) for name in sources[:2]), selector=int(sources[2], 0))
+    elif operation == "add.rn.f16x2":
+        values[target] = _add_f16x2(*(value(name) for name in sources))
     elif operation == "fma.rn.bf16x2":
         values[target] = _fma_bf16x2(*(value(name) for name in sources))
     elif operation == "cvt.f32.f16":
@@ -76,6 +80,24 @@ def _lop3(a: Word, b: Word, c: Word, table: int) -> Word:
     for index in range(8):
         if table >> index & 1:
             result = result | ((a if index & 4 else ~a) & (b if index & 2 else ~b) & (c if index & 1 else ~c))
+    return result
+
+
+def _prmt(a: Word, b: Word, selector: int) -> Word:
+    """Byte i is the byte of a (0 to 3) or b (4 to 7) that nibble i names."""
+    result = np.zeros((), np.uint32)
+    for i in range(4):
+        source = selector >> (4 * i) & 7
+        byte = ((b if source > 3 else a) >> np.uint32(8 * (source % 4))) & np.uint32(0xFF)
+        result = result | (byte << np.uint32(8 * i))
+    return result
+
+
+def _add_f16x2(x: Word, y: Word) -> Word:
+    result = np.zeros((), np.uint32)
+    for shift in (np.uint32(0), np.uint32(16)):
+        a, b = (((word >> shift) & np.uint32(0xFFFF)).astype(np.uint16).view(np.float16) for word in (x, y))
+        result = result | ((a + b).view(np.uint16).astype(np.uint32) << shift)
     return result
 
 
@@ -117,6 +139,9 @@ def _create_inline_asm(
         words = np.broadcast_to(word, (max(1, int(np.prod(shape)) // pack),))
         if element == tl.bfloat16:
             data = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], -1).astype(np.uint16)
+        elif element == tl.float16:
+            halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], -1)
+            data = halves.astype(np.uint16).view(np.float16)
         elif element == tl.float32:
             data = words.view(np.float32)
         else:
@@ -131,7 +156,7 @@ def _create_dot(self: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num
 
     left, right = (widened(handle.data) if handle.data.dtype == np.uint16 else handle.data for handle in (a, b))
     product = np.matmul(left.astype(np.float64), right.astype(np.float64)) + d.data
-    return TensorHandle(product.astype(np.float32), d.dtype.scalar)
+    return TensorHandle(product.astype(d.data.dtype), d.dtype.scalar)
 
 
 def install() -> None:

@@ -1,0 +1,86 @@
+"""Memory that the attention of a round and of a chunk works in. Allocated once, shared by all layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ninfer.kernels.kv_codec.pool import PAGE, SCALE_GROUP, Codec
+from ninfer.kernels.paged_attention import variants
+from ninfer.kernels.paged_attention.units import MERGED_UNITS, units_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundScratch:
+    """Prepared queries of each program, partial results of each unit and of each sixteen units.
+
+    codes, scales         [programs, queries, D] int8 or bf16, [programs, queries, D / 64] fp32
+    acc, ml               [lanes * HKV * units * queries * D], [.. * queries * 2] fp32
+    group_acc, group_ml   the same for groups of units
+    counters              [lanes * HKV, groups + 1] int32, zero between launches
+    """
+
+    codes: Tensor
+    scales: Tensor
+    acc: Tensor
+    ml: Tensor
+    group_acc: Tensor
+    group_ml: Tensor
+    counters: Tensor
+    lanes: int
+    queries: int
+    units: int
+
+    @property
+    def programs(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def groups(self) -> int:
+        return -(-self.units // MERGED_UNITS)
+
+    @property
+    def nbytes(self) -> int:
+        parts = (self.codes, self.scales, self.acc, self.ml, self.group_acc, self.group_ml, self.counters)
+        return sum(part.nbytes for part in parts)
+
+
+def round_scratch(
+    lanes: int,
+    columns: int,
+    heads: int,
+    kv_heads: int,
+    width: int,
+    max_tokens: int,
+    codec: Codec,
+    programs: int,
+    device: torch.device | str,
+) -> RoundScratch:
+    """For up to `lanes` lanes of up to `columns` columns each, whose positions stay below `max_tokens`.
+
+    programs  how many share the work; no bit of a result depends on it
+    """
+    queries = columns * heads // kv_heads
+    padded = variants.round_tile(queries, codec == "int8").padded
+    units = units_of(-(-max_tokens // PAGE))
+    groups = -(-units // MERGED_UNITS)
+    pairs = lanes * kv_heads
+
+    def floats(count: int) -> Tensor:
+        return torch.empty(count, dtype=torch.float32, device=device)
+
+    code = torch.int8 if codec == "int8" else torch.bfloat16
+    return RoundScratch(
+        codes=torch.empty(programs, padded, width, dtype=code, device=device),
+        scales=floats(programs * padded * (width // SCALE_GROUP)).view(programs, padded, -1),
+        acc=floats(pairs * units * queries * width),
+        ml=floats(pairs * units * queries * 2),
+        group_acc=floats(pairs * groups * queries * width),
+        group_ml=floats(pairs * groups * queries * 2),
+        counters=torch.zeros(pairs, groups + 1, dtype=torch.int32, device=device),
+        lanes=lanes,
+        queries=queries,
+        units=units,
+    )

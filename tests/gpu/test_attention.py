@@ -1,0 +1,119 @@
+"""Attention of a round on a device: against float64 over what the cache holds, and for equal bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ninfer.kernels.kv_codec import op as kv_codec
+from ninfer.kernels.kv_codec.pool import PAGE, Codec
+from ninfer.kernels.paged_attention import op, triton_launch
+from tests.kernels.paged_attention.cases import EPS, Case, case, expected, tolerance
+from tests.support.tolerance import assert_within
+
+pytestmark = pytest.mark.gpu
+
+CODECS = ("int8", "bf16")
+
+
+def decoded(made: Case, programs: int | None = None) -> torch.Tensor:
+    return made.run(op.attention_round, made.scratch(programs or triton_launch.default_programs(torch.device("cuda"))))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("columns", [1, 2, 4, 16])
+@pytest.mark.parametrize(
+    ("positions", "heads", "kv_heads"),
+    [((0,), 24, 4), ((100, 63, 1023, 2040), 24, 4), ((8190, 5), 16, 2), ((8700, 8192 + 512 * 17), 24, 4)],
+    ids=str,
+)
+def test_a_round(positions: tuple[int, ...], heads: int, kv_heads: int, columns: int, codec: Codec) -> None:
+    made = case(positions, columns, heads, kv_heads, codec, "cuda")
+    assert_within(tolerance(codec), decoded(made), expected(made))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_contexts_around_every_kind_of_border(codec: Codec) -> None:
+    for end in (64, 128, 256, 2048, 8192, 8704, 8192 + 512 * 16):
+        for position in (end - 2, end - 1, end, end + 1):
+            made = case((position,), 3, 6, 1, codec, "cuda", seed=position)
+            assert_within(tolerance(codec), decoded(made), expected(made))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("columns", [2, 4, 16])
+def test_a_token_knows_neither_lanes_nor_columns_nor_programs(columns: int, codec: Codec) -> None:
+    """All lanes at once, each lane alone, each column alone, other numbers of programs: the same bits everywhere."""
+    positions = (126, 1019, 0, 8189, 8192 + 512 * 16 - 1, 62, 4000, 2047)
+    made = case(positions, columns, 24, 4, codec, "cuda")
+    lanes, fewer, single = [made.lane(b) for b in range(len(positions))], made.copy(), made.copy()
+    whole = decoded(made)
+    assert torch.equal(decoded(fewer, 7), whole)
+    for b, lane in enumerate(lanes):
+        assert torch.equal(decoded(lane), whole[columns * b : columns * (b + 1)])
+    for column in range(columns):
+        one = single.column(column)
+        assert torch.equal(decoded(one), whole[column::columns])
+        single = replace(single, pool=one.pool)
+    for name in ("keys", "values", "key_scales", "value_scales"):
+        plane, other = getattr(made.pool, name), getattr(single.pool, name)
+        if plane is not None:
+            assert torch.equal(plane.view(torch.uint8), other.view(torch.uint8))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_appended_rows_are_those_of_the_plain_codec(codec: Codec) -> None:
+    """Codes may differ by one where a norm's last bit moved a value over a rounding border, which is rare."""
+    made = case((500, 63), 4, 24, 4, codec, "cuda")
+    plain = made.copy()
+    decoded(made)
+    inner = made.heads * 256
+    rotated = op.torch_round.prepared(made.first[:, inner:], made.key_norm, EPS, made.cos, made.sin, 256)
+    values = made.second[:, inner:].reshape(8, 4, 256)
+    at = (made.positions.long()[:, None] + torch.arange(4, device="cuda")).reshape(-1)
+    slots = made.lanes.long().repeat_interleave(4)
+    pages = made.tables[slots, at // PAGE].long()
+    kv_codec.store(rotated, values, pages, at % PAGE, plain.pool)
+    assert torch.equal(made.pool.values[pages, :, at % PAGE], plain.pool.values[pages, :, at % PAGE])
+    got, want = (pool.keys[pages, :, at % PAGE].float() for pool in (made.pool, plain.pool))
+    if codec == "int8":
+        assert float((got - want).abs().max()) <= 1
+        assert float((got != want).float().mean()) < 0.01
+    else:
+        assert float((got != want).float().mean()) < 0.01
+    # Nothing else was written.
+    for pool in (made.pool, plain.pool):
+        pool.keys[pages, :, at % PAGE] = 0
+    assert torch.equal(made.pool.keys.view(torch.uint8), plain.pool.keys.view(torch.uint8))
+
+
+def test_a_graph_follows_its_inputs() -> None:
+    """Positions, lanes and tables change between replays of one captured round."""
+    made = case((700, 90), 2, 24, 4, "int8", "cuda")
+    other = case((90, 3000), 2, 24, 4, "int8", "cuda", seed=50)
+    wide = replace(other, positions=other.positions.clone())
+    scratch = wide.scratch(triton_launch.default_programs(torch.device("cuda")))
+    want = {id(one): one.copy().run(op.attention_round, scratch).clone() for one in (made, other)}
+    from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
+
+    pages = other.pool.keys.shape[0]
+    out = columns_buffer(24 * 256, 4, "cuda")
+    inputs = other.copy()
+    arguments = (
+        inputs.first, inputs.second, inputs.query_norm, inputs.key_norm, EPS, inputs.cos, inputs.sin, inputs.pool,
+        inputs.tables, inputs.lanes, inputs.positions, 2, scratch, out,
+    )  # fmt: skip
+    op.attention_round(*arguments)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        op.attention_round(*arguments)
+    for one in (made, other, made):
+        for name in ("first", "second", "query_norm", "key_norm", "cos", "sin", "lanes", "positions"):
+            getattr(inputs, name).copy_(getattr(one, name))
+        inputs.tables[:, : one.tables.shape[1]] = one.tables
+        for name in ("keys", "values", "key_scales", "value_scales"):
+            getattr(inputs.pool, name)[: min(pages, one.pool.keys.shape[0])] = getattr(one.pool, name)[:pages]
+        graph.replay()
+        assert torch.equal(from_columns(out, 4), want[id(one)])

@@ -1,0 +1,175 @@
+"""A few lanes in the middle of a generation, on any device, and what decoding them must give."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ninfer.kernels.kv_codec import op as kv_codec
+from ninfer.kernels.kv_codec.pool import PAGE, Codec, Pool, empty_pool
+from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
+from ninfer.kernels.paged_attention import torch_round
+from ninfer.kernels.paged_attention.scratch import RoundScratch, round_scratch
+from tests.kernels.data import normal
+from tests.support.tolerance import Tolerance
+
+EPS = 1e-6
+HALF = 32
+
+# Weights of keys are rounded to fp16 or bf16, and so is what they are multiplied with: each error is a weight's share
+# of a value, so errors scale with the largest output and not with the element. Then one rounding to bf16.
+FP16_WEIGHTS = Tolerance(relative=2**-8, scaled=2**-9)
+BF16_WEIGHTS = Tolerance(relative=2**-8, scaled=2**-7)
+
+
+def tolerance(codec: Codec) -> Tolerance:
+    return FP16_WEIGHTS if codec == "int8" else BF16_WEIGHTS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """Arguments of `attention_round`, without scratch and output."""
+
+    first: Tensor
+    second: Tensor
+    query_norm: Tensor
+    key_norm: Tensor
+    cos: Tensor
+    sin: Tensor
+    pool: Pool
+    tables: Tensor
+    lanes: Tensor
+    positions: Tensor
+    columns: int
+
+    @property
+    def kv_heads(self) -> int:
+        return self.pool.kv_heads
+
+    @property
+    def heads(self) -> int:
+        return self.first.shape[1] // self.pool.width - self.kv_heads
+
+    def run(self, route: Callable[..., None], scratch: RoundScratch) -> Tensor:
+        """[T, H * D] of a route with the arguments of the op, from an output that held NaN."""
+        out = columns_buffer(self.heads * self.pool.width, self.first.shape[0], self.first.device)
+        out.storage.fill_(math.nan)
+        route(
+            self.first, self.second, self.query_norm, self.key_norm, EPS, self.cos, self.sin, self.pool, self.tables,
+            self.lanes, self.positions, self.columns, scratch, out,
+        )  # fmt: skip
+        assert not scratch.counters.any()
+        return from_columns(out, self.first.shape[0])
+
+    def scratch(self, programs: int) -> RoundScratch:
+        """Filled with NaN, counters aside."""
+        made = round_scratch(
+            len(self.lanes), self.columns, self.heads, self.kv_heads, self.pool.width,
+            int(self.positions.max()) + self.columns, "int8" if self.pool.int8 else "bf16", programs, self.first.device,
+        )  # fmt: skip
+        for part in (made.scales, made.acc, made.ml, made.group_acc, made.group_ml):
+            part.fill_(math.nan)
+        return made
+
+    def lane(self, b: int) -> Case:
+        """That lane by itself, on its own copy of the pool."""
+        rows = slice(b * self.columns, (b + 1) * self.columns)
+        return replace(
+            self.copy(), first=self.first[rows], second=self.second[rows], cos=self.cos[rows], sin=self.sin[rows],
+            lanes=self.lanes[b : b + 1], positions=self.positions[b : b + 1],
+        )  # fmt: skip
+
+    def column(self, l: int) -> Case:  # noqa: E741 (the letter of the specification)
+        """That column of every lane by itself, on a copy of the pool."""
+        rows = slice(l, None, self.columns)
+        return replace(
+            self.copy(), first=self.first[rows].contiguous(), second=self.second[rows].contiguous(),
+            cos=self.cos[rows].contiguous(), sin=self.sin[rows].contiguous(), positions=self.positions + l, columns=1,
+        )  # fmt: skip
+
+    def copy(self) -> Case:
+        scales = (self.pool.key_scales, self.pool.value_scales)
+        copies = [None if plane is None else plane.clone() for plane in scales]
+        return replace(self, pool=Pool(self.pool.keys.clone(), self.pool.values.clone(), *copies))
+
+
+def poison(pool: Pool) -> None:
+    """Every row unusable: NaN, or codes with scales that are NaN."""
+    if pool.key_scales is None or pool.value_scales is None:
+        pool.keys.fill_(math.nan)
+        pool.values.fill_(math.nan)
+        return
+    pool.keys.fill_(-128)
+    pool.values.fill_(-128)
+    pool.key_scales.fill_(math.nan)
+    pool.value_scales.fill_(math.nan)
+
+
+def history(pool: Pool, pages: Tensor, tokens: int, seed: int) -> None:
+    """Store `tokens` positions of random rows."""
+    at = torch.arange(tokens, device=pages.device)
+    k, v = (normal(tokens, pool.kv_heads, pool.width, seed=seed + i).to(pages.device) for i in range(2))
+    kv_codec.store(k.bfloat16(), v.bfloat16(), pages[at // PAGE].long(), at % PAGE, pool)
+
+
+def case(
+    positions: Sequence[int],
+    columns: int,
+    heads: int,
+    kv_heads: int,
+    codec: Codec,
+    device: str = "cpu",
+    seed: int = 0,
+    width: int = 256,
+) -> Case:
+    tokens, slots = len(positions) * columns, len(positions) + 2
+    blocks = (max(positions) + columns - 1) // PAGE + 2
+    source = torch.Generator().manual_seed(seed)
+    pool = empty_pool(slots * blocks, kv_heads, width, codec, device)
+    poison(pool)
+    tables = torch.randperm(slots * blocks, generator=source).reshape(slots, blocks).int().to(device)
+    lanes = torch.randperm(slots, generator=source)[: len(positions)].int()
+    for b, slot in enumerate(lanes.tolist()):
+        history(pool, tables[slot], positions[b], seed + 2 * b)
+    angles = normal(tokens, HALF, seed=seed + 1) * 10
+    inner = (heads + kv_heads) * width
+    return Case(
+        first=(2 * normal(tokens, inner, seed=seed + 2)).bfloat16().to(device),
+        second=normal(tokens, inner, seed=seed + 3).bfloat16().to(device),
+        query_norm=(0.5 * normal(width, seed=seed + 4)).to(device),
+        key_norm=(0.5 * normal(width, seed=seed + 5)).to(device),
+        cos=torch.cos(angles).to(device),
+        sin=torch.sin(angles).to(device),
+        pool=pool,
+        tables=tables,
+        lanes=lanes.to(device),
+        positions=torch.tensor(positions, dtype=torch.int32, device=device),
+        columns=columns,
+    )
+
+
+def expected(done: Case) -> Tensor:
+    """[T, H * D] float64 from the pool as the operation left it."""
+    queries = done.heads * done.pool.width
+    q = torch_round.prepared(done.first[:, :queries], done.query_norm, EPS, done.cos, done.sin, done.pool.width)
+    if done.pool.int8:
+        wide = kv_codec.decoded(*kv_codec.int8_codes(kv_codec.hadamard(q), narrow=False)).double()
+    else:
+        wide = q.double()
+    gate = torch.sigmoid(done.second[:, :queries].double())
+    out = torch.empty_like(gate)
+    for t in range(done.first.shape[0]):
+        lane, column = divmod(t, done.columns)
+        seen = int(done.positions[lane]) + column + 1
+        pages = done.tables[int(done.lanes[lane])][: -(-seen // PAGE)].long()
+        keys, values = kv_codec.decoded_pages(done.pool, pages)
+        keys = keys.transpose(0, 1).reshape(done.kv_heads, -1, done.pool.width)[:, :seen].double()
+        values = values.transpose(0, 1).reshape(done.kv_heads, -1, done.pool.width)[:, :seen].double()
+        grouped = wide[t].reshape(done.kv_heads, -1, done.pool.width)
+        weights = torch.softmax(grouped @ keys.transpose(1, 2) / math.sqrt(done.pool.width), dim=-1)
+        out[t] = (weights @ values).reshape(-1)
+    return out * gate
