@@ -1,0 +1,140 @@
+"""Triton route of drawing: blocks of logits hand on their best candidates, merges narrow them down, one program draws.
+
+Candidates are the ordered int64 keys of the vocabulary product (`low_bit_linear.triton_head`): a larger key is a larger
+penalised logit, or the lower id among equals, so any way of selecting gives the same list.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ninfer.kernels.sampler.lanes import BLOCK, KEEP, LAW_FIELDS, MAX_STOP_IDS, MERGED, DrawBuffers, LaneTables
+
+WARPS = 4
+MAX_CANDIDATES = tl.constexpr(20)
+_LOWEST = tl.constexpr(-(2**63))
+
+
+@triton.jit
+def candidate_keys(value, row):
+    """Keys that order like the values, lower rows first among equals."""
+    bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)  # both zeros are one value
+    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
+    return (ordered << 32) | (0xFFFFFFFF - row.to(tl.int64))
+
+
+@triton.jit(do_not_specialize=["vocabulary", "public"])
+def choose_candidates(
+    logits, lanes, laws, counts, keys, faults, vocabulary, public,
+    LAW: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """keys[t, program, KEPT]: the best penalised logits of a block."""
+    block = tl.program_id(0)
+    token = tl.program_id(1).to(tl.int64)
+    lane = tl.load(lanes + token).to(tl.int64)
+    presence = tl.load(laws + lane * LAW + 4)
+    frequency = tl.load(laws + lane * LAW + 5)
+    row = block * SIZE + tl.arange(0, SIZE)
+    legal = row < public
+    value = tl.load(logits + token * vocabulary + row, mask=legal, other=0.0)
+    # Not a number and the infinities are what is not below the largest finite number.
+    wrong = tl.sum(tl.where(tl.abs(value) <= 3.4028234663852886e38, 0, 1), axis=0)
+    tl.store(faults + token * tl.num_programs(0) + block, wrong)
+    if (presence != 0.0) | (frequency != 0.0):
+        count = tl.load(counts + lane * vocabulary + row, mask=legal, other=0)
+        value = value - presence * (count > 0).to(tl.float32) - frequency * count.to(tl.float32)
+    candidates = tl.where(legal, candidate_keys(value, row), _LOWEST)
+    at = (token * tl.num_programs(0) + block) * KEPT
+    tl.store(keys + at + tl.arange(0, KEPT), tl.topk(candidates, KEPT))
+
+
+@triton.jit(do_not_specialize=["count"])
+def merge_candidates(keys, merged, count, SIZE: tl.constexpr, KEPT: tl.constexpr):
+    """merged[t, program, KEPT]: the best of SIZE keys."""
+    token = tl.program_id(1).to(tl.int64)
+    index = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    mine = tl.load(keys + token * count + index, mask=index < count, other=_LOWEST)
+    at = (token * tl.num_programs(0) + tl.program_id(0)) * KEPT
+    tl.store(merged + at + tl.arange(0, KEPT), tl.topk(mine, KEPT))
+
+
+@triton.jit(do_not_specialize=["vocabulary", "count", "blocks"])
+def draw_token(
+    keys, lanes, laws, uniforms, stops, counts, anchors, faults, results, vocabulary, count, blocks,
+    BLOCKS: tl.constexpr, LAW: tl.constexpr, STOPS: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    """Law steps 2 to 6 of `op.sample` over the last `count` keys of a row."""
+    token = tl.program_id(0).to(tl.int64)
+    lane = tl.load(lanes + token).to(tl.int64)
+    index = tl.arange(0, SIZE)
+    best = tl.topk(tl.load(keys + token * count + index, mask=index < count, other=_LOWEST), KEPT)
+    rank = tl.arange(0, KEPT)
+    ordered = (best >> 32).to(tl.int32)
+    value = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    ids = (0xFFFFFFFF - (best & 0xFFFFFFFF)).to(tl.int32)
+    temperature = tl.load(laws + lane * LAW)
+    top_k = tl.load(laws + lane * LAW + 1)
+    top_p = tl.load(laws + lane * LAW + 2)
+    min_p = tl.load(laws + lane * LAW + 3)
+    most = tl.where((top_k >= 1.0) & (top_k < MAX_CANDIDATES), top_k.to(tl.int32), MAX_CANDIDATES)
+    offered = (rank < most) & (best != _LOWEST)
+    heat = tl.where(temperature > 0.0, temperature, 1.0)
+    largest = tl.max(tl.where(rank == 0, value, -3.4e38), axis=0)
+    weight = tl.where(offered, tl.exp(value / heat - largest / heat), 0.0)
+    running = tl.cumsum(weight, axis=0)
+    total = tl.sum(weight, axis=0)
+    # Kept: no earlier candidate reached the share top_p, and this one and all before it reach min_p (weights fall).
+    # Numbers instead of truth values: the interpreter's cumulative sum compares to numbers.
+    enough = tl.where(top_p < 1.0, top_p * total, float("inf"))
+    reached = tl.where(running - weight >= enough, 1, 0)
+    too_rare = tl.where(weight < tl.where(min_p > 0.0, min_p, -1.0), 1, 0)
+    kept = offered & ((rank == 0) | (reached + too_rare == 0))
+    last = tl.max(tl.where(kept, rank, 0), axis=0)
+    share = tl.max(tl.where(kept, running, 0.0), axis=0)
+    threshold = tl.load(uniforms + token) * share
+    passed = tl.sum(tl.where(kept, tl.where(running <= threshold, 1, 0), 0), axis=0)
+    chosen = tl.where(temperature > 0.0, tl.minimum(passed, last), 0)
+    drawn = tl.sum(tl.where(rank == chosen, ids, 0), axis=0)
+    stop = tl.load(stops + lane * STOPS + tl.arange(0, STOPS))
+    stopped = tl.max(tl.where(stop == drawn, 1, 0), axis=0)
+    block = tl.arange(0, BLOCKS)
+    wrong = tl.load(faults + token * blocks + block, mask=block < blocks, other=0)
+    fault = tl.where(tl.sum(wrong, axis=0) > 0, 1, 0)
+    drawn = tl.minimum(tl.maximum(drawn, 0), vocabulary - 1)  # a fault's token must not be an address
+    at = counts + lane * vocabulary + drawn
+    tl.store(at, tl.load(at) + 1)
+    tl.store(anchors + lane, drawn)
+    tl.store(results + 2 * token, drawn)
+    tl.store(results + 2 * token + 1, stopped + 2 * fault)
+
+
+def draw(
+    logits: Tensor,
+    public_ids: int,
+    lanes: Tensor,
+    uniforms: Tensor,
+    tables: LaneTables,
+    buffers: DrawBuffers,
+    results: Tensor,
+) -> None:
+    tokens, vocabulary = logits.shape
+    blocks = triton.cdiv(vocabulary, BLOCK)
+    first, second = buffers.keys
+    choose_candidates[(blocks, tokens)](
+        logits, lanes, tables.laws, tables.counts, first, buffers.faults, vocabulary, public_ids,
+        LAW=LAW_FIELDS, SIZE=BLOCK, KEPT=KEEP, num_warps=WARPS,
+    )  # fmt: skip
+    keys, spare, count = first, second, blocks * KEEP
+    while count > MERGED:
+        parts = triton.cdiv(count, MERGED)
+        merge_candidates[(parts, tokens)](keys, spare, count, SIZE=MERGED, KEPT=KEEP, num_warps=WARPS)
+        keys, spare, count = spare, keys, parts * KEEP
+    draw_token[(tokens,)](
+        keys, lanes, tables.laws, uniforms, tables.stops, tables.counts, tables.anchors, buffers.faults, results,
+        vocabulary, count, blocks,
+        BLOCKS=triton.next_power_of_2(blocks), LAW=LAW_FIELDS, STOPS=MAX_STOP_IDS, SIZE=MERGED, KEPT=KEEP,
+        num_warps=WARPS,
+    )  # fmt: skip
