@@ -28,20 +28,20 @@ _KINDS: dict[DeviceState, tuple[bool, ...]] = {
 def audit(requests: Mapping[int, Request], lanes: Sequence[LaneState], pages: PagePool, flight: Flight) -> None:
     """Raise :class:`IllegalTransition` unless everything belongs to exactly one owner."""
     pages.audit()
-    with_lane = [request for request in requests.values() if request.lane is not None]
-    busy = [lane for lane, state in enumerate(lanes) if state is not LaneState.EMPTY]
-    if sorted(r.lane for r in with_lane if r.lane is not None) != busy:
+    with_lane = {request.id: request.lane for request in requests.values() if request.lane is not None}
+    if sorted(with_lane.values()) != [lane for lane, state in enumerate(lanes) if state is not LaneState.EMPTY]:
         raise IllegalTransition("a lane belongs to nobody, or to two")
-    if sorted(pages.owners()) != sorted(request.id for request in with_lane):
+    if set(pages.owners()) != set(with_lane):
         raise IllegalTransition("a page belongs to nobody")
+    in_flight = [request.id for step in flight.steps for request in step.requests]
     for request in requests.values():
         if (request.state in WITH_LANE) != (request.lane is not None):
             raise IllegalTransition(f"request {request.id} is {request.state.name} with lane {request.lane}")
-        steps = sum(request in step.requests for step in flight.steps)
+        steps = in_flight.count(request.id)
         if steps != STEPS.get(request.state, 0):
             raise IllegalTransition(f"request {request.id} is {request.state.name} and in {steps} steps")
+    if not requests.keys() >= set(in_flight):
+        raise IllegalTransition("a step in flight works for a request that is gone")
     kinds = tuple(step.begin < step.end for step in flight.steps)
     if len(kinds) != 1 if flight.device is DeviceState.VOIDING else kinds != _KINDS[flight.device]:
         raise IllegalTransition(f"the device is {flight.device.name} with {len(kinds)} steps in flight")
-    if any(request.id not in requests for step in flight.steps for request in step.requests):
-        raise IllegalTransition("a step in flight works for a request that is gone")

@@ -18,7 +18,7 @@ _DRAWS = frozenset({RequestState.GENERATING, RequestState.GENERATING_IN_STEP})
 def next_to_read(requests: Collection[Request]) -> Request | None:
     """Prefill is serialised: the request admitted first is read to its end before the next one begins."""
     unread = [request for request in requests if request.state in _READS and request.read < request.prompt]
-    return min(unread, key=lambda request: (request.read == 0, request.id), default=None)
+    return min(unread, key=lambda request: (request.read == 0, request.id)) if unread else None
 
 
 def rows(requests: Collection[Request]) -> list[Request]:

@@ -40,10 +40,15 @@ from ninfer.scheduler.transitions import (
     RequestState,
     after,
 )
-from ninfer.scheduler.waiting import WaitingLine
+from ninfer.scheduler.waiting import next_to_admit
 from ninfer.step import pages_for
 from ninfer.types import FinishReason
 
+# Where one more step may be launched, with and without steps ahead.
+HAS_ROOM = {
+    0: (DeviceState.IDLE,),
+    1: (DeviceState.IDLE, DeviceState.PREFILL_CHUNK, DeviceState.DECODE_ROUND),
+}
 # From the latch to the end of the process: time for clients and probes to see it (serving spec, 1).
 LATCHED_EXIT_S = 5.0
 LATCHED_EXIT_STATUS = 3
@@ -61,10 +66,11 @@ class Scheduler:
         self.lanes = [LaneState.EMPTY] * settings.lanes
         self.pages = PagePool(0)  # the memory plan says how many, once the model is loaded
         self.requests: dict[int, Request] = {}
-        self._queue = WaitingLine()
+        self._queue: list[Request] = []
         self._sharing = Sharing(settings)
         self._totals = Totals()
         self._next_request = 1
+        self._has_room = HAS_ROOM[settings.steps_ahead]
         self._faults = FaultStreak()
         self._latch_message = ""
         self._give_up_at: float | None = None
@@ -177,7 +183,7 @@ class Scheduler:
             request.limit = min(event.max_tokens, room)
             if room < event.max_tokens:
                 request.limit_reason = FinishReason.CONTEXT_CAPACITY
-            self._queue.add(request)
+            self._queue.append(request)
 
     def _on_preparation_failed(self, event: ev.PreparationFailed) -> None:
         request = self._known(event.request_id)
@@ -218,7 +224,8 @@ class Scheduler:
         if had_ended:
             return
         self._out.append(last_word)
-        self._queue.leave(request)
+        if request in self._queue:
+            self._queue.remove(request)
         if request.lane is None:
             return
         if request.state in VACATING:
@@ -347,7 +354,7 @@ class Scheduler:
         if self.lifecycle is Lifecycle.SERVING:
             self._admit()
         if self.lifecycle in (Lifecycle.SERVING, Lifecycle.DRAINING):
-            while self._room_on_device() and self._launch():
+            while self.device in self._has_room and self._launch():
                 pass
         if self.lifecycle is Lifecycle.DRAINING and not self.requests:
             self._stop()
@@ -375,11 +382,14 @@ class Scheduler:
         self._out.append(cmd.Exit(0, ""))
 
     def _admit(self) -> None:
-        while LaneState.EMPTY in self.lanes:
-            request = self._queue.take(self.pages.available)
+        while self._queue and LaneState.EMPTY in self.lanes:
+            request = next_to_admit(self._queue, self.pages.available)
             if request is None:
                 return
+            if request is not self._queue[0]:
+                self._queue[0].passed += 1
             self._move(request, RequestSignal.ADMITTED)
+            self._queue.remove(request)
             lane = self.lanes.index(LaneState.EMPTY)
             self._move_lane(lane, LaneSignal.TAKEN)
             self.pages.reserve(request.id, request.pages)
@@ -388,13 +398,9 @@ class Scheduler:
             self._totals.queue_s += self._now - request.arrived
             self._out.append(cmd.Admit(request.id, lane, 0))
 
-    def _room_on_device(self) -> bool:
-        ahead = self.device in (DeviceState.PREFILL_CHUNK, DeviceState.DECODE_ROUND)
-        return self.device is DeviceState.IDLE or (ahead and self.settings.steps_ahead > 0)
-
     def _launch(self) -> bool:
         """Give the device one more step; False if there is none to give now."""
-        requests = self.requests.values()
+        requests = [request for request in self.requests.values() if request.lane is not None]
         reading, ready = next_to_read(requests), rows(requests)
         # Who joins when the chunk in flight has landed waits for the device too: no other chunk goes before its row.
         someone_waits = bool(ready) or first_draw_in_flight(requests)

@@ -62,8 +62,8 @@ class PagePool:
 
     def audit(self) -> None:
         """Raise unless every page is accounted for exactly once."""
-        held = [page for pages in self._mapped.values() for page in pages]
-        if sorted(held + self._free) != list(range(self.capacity)):
+        pages = [page for pages in self._mapped.values() for page in pages] + self._free
+        if len(pages) != self.capacity or set(pages) != set(range(self.capacity)):
             raise IllegalTransition("a page is lost or owned twice")
         if self._promised_total != sum(self._promised.values()) or self.available < 0:
             raise IllegalTransition("more pages are promised than exist")

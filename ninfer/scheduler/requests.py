@@ -27,7 +27,7 @@ VACATING = frozenset(
 ENDED = frozenset({*VACATING, RequestState.REPLYING, RequestState.GONE})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """One request from arrival to its last byte.
 

@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import io
+from enum import Enum
+from typing import TypeVar
 
 import orjson
 import pytest
 
 from ninfer.actors.eventlog import EventLog
 from ninfer.replay import replay
-from ninfer.scheduler.commands import Fail, Finish
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.transitions import DeviceState, RequestState
 from ninfer.types import FinishReason
 from tests.support.storm import Storm
 
+Watched = TypeVar("Watched", bound=Storm)
 STORMS = 10_000
 PARTS = 20
 
 
 def run_storm(seed: int) -> Storm:
-    storm = Storm(seed)
+    return run(Storm(seed))
+
+
+def run(storm: Watched) -> Watched:
     storm.start()
-    storm.blow(storm.random.randint(20, 90))
+    storm.blow(storm.random.randint(20, 75))
     storm.calm()
     storm.verify()
     return storm
+
+
+class WatchedStorm(Storm):
+    """Notes every state that a request or the device is in after an event."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.states: set[Enum] = set()
+
+    def send(self, event: ev.Event) -> list[cmd.Command]:
+        commands = super().send(event)
+        self.states |= {self.machine.device, *(request.state for request in self.machine.requests.values())}
+        return commands
 
 
 @pytest.mark.storm
@@ -51,19 +72,24 @@ def test_a_storm_survives_its_log(seed: int) -> None:
     assert [orjson.loads(line)["seq"] for line in lines] == list(range(len(lines)))
 
 
-def test_the_weather_reaches_every_kind_of_end() -> None:
+def test_the_weather_reaches_every_kind_of_end_and_every_state() -> None:
     reasons: set[str] = set()
     codes: set[str] = set()
     refused = 0
     statuses: set[int] = set()
+    states: list[set[Enum]] = [set(), set()]
     for seed in range(300):
-        storm = run_storm(seed)
+        storm = run(WatchedStorm(seed))
+        states[storm.settings.steps_ahead] |= storm.states
         refused += storm.refused
         statuses |= {command.status for command in storm.exits}
         for _now, _event, commands in storm.decisions:
-            reasons |= {command.reason for command in commands if isinstance(command, Finish)}
-            codes |= {command.code for command in commands if isinstance(command, Fail)}
+            reasons |= {command.reason for command in commands if isinstance(command, cmd.Finish)}
+            codes |= {command.code for command in commands if isinstance(command, cmd.Fail)}
     assert reasons == {reason.value for reason in FinishReason} - {FinishReason.NONE.value}
     assert codes == {"request_queue_timeout", "service_unavailable", "internal_error"}
     assert refused
     assert statuses == {0, 3}
+    assert states[1] == {*DeviceState, *RequestState} - {RequestState.GONE}
+    of_two_steps = {state for state in states[1] if "AHEAD" in state.name or "THEN" in state.name}
+    assert states[1] - states[0] == {DeviceState.VOIDING, *of_two_steps}

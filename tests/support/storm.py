@@ -156,8 +156,9 @@ class Storm:
         assert first == len(table)
         table.extend(pages)
         assert len(table) >= pages_for(tokens)
-        others = {page for owner, owned in self.tables.items() if owner != request_id for page in owned}
-        assert not others & set(table)
+        if pages:
+            others = {page for owner, owned in self.tables.items() if owner != request_id for page in owned}
+            assert not others & set(table)
 
     def effective(self, client: Client) -> int:
         return min(client.limit, self.settings.max_context_tokens - client.prompt)
@@ -233,7 +234,7 @@ class Storm:
         elif client.ends or client.rejected or self.random.random() < 0.1:
             client.released = True  # read to its end, or left in the middle
             self.send(ev.Released(request_id))
-        elif client.drawn and self.random.random() < 0.1:
+        elif client.drawn and self.random.random() < 0.4:
             self.send(ev.StopStringFound(request_id))
 
     def calm(self) -> None:
