@@ -6,8 +6,8 @@ from torch import Tensor
 
 from ninfer.kernels.kv_codec.pool import PAGE, Pool
 from ninfer.kernels.low_bit_linear.buffers import Columns, to_columns
-from ninfer.kernels.paged_attention import torch_pages, torch_round, variants
-from ninfer.kernels.paged_attention.scratch import RoundScratch
+from ninfer.kernels.paged_attention import torch_lanes, torch_pages, variants
+from ninfer.kernels.paged_attention.scratch import ChunkScratch, RoundScratch
 
 
 def paged_attention(q: Tensor, k_pool: Tensor, v_pool: Tensor, pages: Tensor, begin: int) -> Tensor:
@@ -81,4 +81,44 @@ def attention_round(
 
         triton_launch.attention_round(*arguments, scratch, out)
     else:
-        to_columns(torch_round.attention_round(*arguments, out.columns), out)
+        to_columns(torch_lanes.attention_round(*arguments, out.columns), out)
+
+
+def attention_chunk(
+    first: Tensor,
+    second: Tensor,
+    query_norm: Tensor,
+    key_norm: Tensor,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Pool,
+    table: Tensor,
+    begin: int,
+    scratch: ChunkScratch,
+    out: Tensor,
+) -> None:
+    """The attention of one layer for T consecutive tokens of one lane, positions [begin, begin + T).
+
+    As :func:`attention_round`, except that queries of an int8 cache are rotated and not coded (kv-and-state spec 5.1).
+
+    first, second  [T, H * D + HKV * D] bf16, rows contiguous; other operands as there
+    table          [n]         int32, page of each block of the lane, n >= ceil((begin + T) / 64)
+    scratch        capacity >= begin + T; on a device only
+    out            [T, H * D]  bf16, contiguous
+    effects  writes the pool's rows of the T tokens, scratch, out. A token's bits do not depend on how the tokens before
+             and behind it were cut into chunks
+    """
+    tokens = out.shape[0]
+    assert first.shape[0] == second.shape[0] == cos.shape[0] == sin.shape[0] == tokens
+    assert first.shape[1] == second.shape[1] == out.shape[1] + pool.kv_heads * pool.width
+    assert out.is_contiguous()
+    assert table.shape[0] * PAGE >= begin + tokens
+    arguments = (first, second, query_norm, key_norm, eps, cos, sin, pool, table, begin)
+    if first.is_cuda:
+        from ninfer.kernels.paged_attention import triton_launch
+
+        assert scratch.capacity >= begin + tokens
+        triton_launch.attention_chunk(*arguments, scratch, out, triton_launch.device_tile(first.device))
+    else:
+        out.copy_(torch_lanes.attention_chunk(*arguments, out.shape[1]))

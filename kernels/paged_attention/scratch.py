@@ -84,3 +84,31 @@ def round_scratch(
         queries=queries,
         units=units,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkScratch:
+    """The history of one lane as contiguous rows: keys, values [HKV, capacity, D], fp16 of int8 rows, bf16 of bf16."""
+
+    keys: Tensor
+    values: Tensor
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.shape[1]
+
+
+def chunk_scratch_bytes(kv_heads: int, width: int, max_tokens: int) -> int:
+    """What :func:`chunk_scratch` needs for prompts of up to `max_tokens`."""
+    return 2 * kv_heads * _whole_pages(max_tokens) * width * 2
+
+
+def chunk_scratch(storage: Tensor, kv_heads: int, width: int, max_tokens: int, codec: Codec) -> ChunkScratch:
+    """Scratch in `storage`, uint8 of at least :func:`chunk_scratch_bytes`, at a multiple of 256 bytes."""
+    used = storage[: chunk_scratch_bytes(kv_heads, width, max_tokens)]
+    rows = used.view(torch.float16 if codec == "int8" else torch.bfloat16)
+    return ChunkScratch(*rows.view(2, kv_heads, _whole_pages(max_tokens), width))
+
+
+def _whole_pages(tokens: int) -> int:
+    return -(-tokens // PAGE) * PAGE

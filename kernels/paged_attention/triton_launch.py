@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from ninfer.kernels.kv_codec.pool import Pool
+from ninfer.kernels.kv_codec.pool import PAGE, Pool
 from ninfer.kernels.low_bit_linear.buffers import Columns
 from ninfer.kernels.paged_attention import variants
-from ninfer.kernels.paged_attention.scratch import RoundScratch
+from ninfer.kernels.paged_attention.scratch import ChunkScratch, RoundScratch
+from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, prepare_chunk, spread_history
 from ninfer.kernels.paged_attention.triton_round import attention_round as round_kernel
 
 MIN_DEPENDENT_CAPABILITY = (9, 0)
@@ -23,7 +25,7 @@ def dependent(device: torch.device) -> bool:
 
 
 def default_programs(device: torch.device) -> int:
-    """Programs of a round that fit on the device at once."""
+    """Programs of a round that fit on the device at once; where they need more registers, fewer are launched."""
     return torch.cuda.get_device_properties(device).multi_processor_count * variants.ROUND_PROGRAMS
 
 
@@ -47,7 +49,8 @@ def attention_round(
     kv_heads = pool.kv_heads
     group = out.columns // pool.width // kv_heads
     tile = variants.round_tile(columns * group, pool.int8)
-    round_kernel[(scratch.programs,)](
+    programs = max(1, scratch.programs * tile.programs // variants.ROUND_PROGRAMS)
+    round_kernel[(programs,)](
         first, second, query_norm, key_norm, cos, sin, pool.keys, pool.values,
         pool.keys if pool.key_scales is None else pool.key_scales,
         pool.values if pool.value_scales is None else pool.value_scales,
@@ -57,5 +60,51 @@ def attention_round(
         scratch.groups, eps,
         L=columns, GROUP=group, HKV=kv_heads, HALF=cos.shape[1], R=tile.rows, BLOCKS=tile.blocks,
         LANES=variants.MAX_LANES, COLUMNS=out.width, KEEP=tile.kept, INT8=pool.int8, DEPENDENT=early,
-        num_warps=variants.WARPS, maxnreg=variants.ROUND_REGISTERS, launch_pdl=early,
+        num_warps=variants.WARPS, maxnreg=tile.registers, launch_pdl=early,
+    )  # fmt: skip
+
+
+def device_tile(device: torch.device) -> variants.ChunkTile:
+    major, minor = torch.cuda.get_device_capability(device)
+    return variants.chunk_tile(10 * major + minor)
+
+
+def attention_chunk(
+    first: Tensor,
+    second: Tensor,
+    query_norm: Tensor,
+    key_norm: Tensor,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Pool,
+    table: Tensor,
+    begin: int,
+    scratch: ChunkScratch,
+    out: Tensor,
+    tile: variants.ChunkTile,
+) -> None:
+    tokens, kv_heads = out.shape[0], pool.kv_heads
+    heads = out.shape[1] // pool.width
+    end = begin + tokens
+    queries = out.view(scratch.keys.dtype)  # each program reads its queries where it will write their results
+    key_scales = pool.keys if pool.key_scales is None else pool.key_scales
+    value_scales = pool.values if pool.value_scales is None else pool.value_scales
+    prepare_chunk[(-(-tokens // variants.PREPARED_TOKENS), heads + kv_heads)](
+        first, second, query_norm, key_norm, cos, sin, queries, pool.keys, pool.values, key_scales, value_scales, table,
+        begin, tokens, first.stride(0), second.stride(0), eps,
+        H=heads, HKV=kv_heads, HALF=cos.shape[1], INT8=pool.int8, num_warps=variants.WARPS,
+    )  # fmt: skip
+    spread_history[(-(-end // PAGE), kv_heads)](
+        pool.keys, pool.values, key_scales, value_scales, table, scratch.keys, scratch.values, end, scratch.capacity,
+        HKV=kv_heads, INT8=pool.int8, num_warps=variants.WARPS,
+    )  # fmt: skip
+    keys, values = (rows.view(-1, pool.width) for rows in (scratch.keys, scratch.values))
+    attend_chunk[(-(-tokens // tile.tokens) * heads,)](
+        queries,
+        TensorDescriptor.from_tensor(keys, [tile.keys, pool.width]) if tile.described else keys,
+        TensorDescriptor.from_tensor(values, [tile.keys, pool.width]) if tile.described else values,
+        second, out, begin, tokens, second.stride(0), scratch.capacity,
+        H=heads, GROUP=heads // kv_heads, M=tile.tokens, N=tile.keys, STAGES=tile.stages, DESCRIBED=tile.described,
+        num_warps=tile.warps,
     )  # fmt: skip

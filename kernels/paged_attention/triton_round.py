@@ -24,10 +24,8 @@ from ninfer.kernels.kv_codec.triton_rows import (
 )
 from ninfer.kernels.paged_attention.triton_merge import merge_group, merge_groups
 from ninfer.kernels.paged_attention.triton_tiles import (
-    bytes_of,
     hide_values,
     key_operand,
-    load_key_words,
     load_keys,
     load_scales,
     load_values,
@@ -56,7 +54,7 @@ def _prepare_queries(
     L: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
     """Rows l * GROUP + j of a lane and key head to codes [PADDED, 256] and scales [PADDED, 4]; zeros beyond."""
-    for block in tl.static_range(PADDED // 8):
+    for block in range(PADDED // 8):
         row = block * 8 + tl.arange(0, 8)
         present = row < L * GROUP
         token = lane * L + row // GROUP
@@ -76,7 +74,7 @@ def _append(
     L: tl.constexpr, H: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
     """Store the rows of a lane and key head whose positions lie in [begin, end)."""
-    for block in tl.static_range((L + 7) // 8):
+    for block in range((L + 7) // 8):
         column = block * 8 + tl.arange(0, 8)
         at = position + column
         present = (column < L) & (at >= begin) & (at < end)
@@ -96,10 +94,10 @@ def _append(
 
 
 @triton.jit
-def _load_queries(codes, R: tl.constexpr, SLICE: tl.constexpr, COUNT: tl.constexpr):
+def _load_queries(codes, R: tl.constexpr, INT8: tl.constexpr):
     slices = ()
-    for s in tl.static_range(COUNT):
-        slices = slices + (query_operand(codes + s * SLICE, SLICE, R),)
+    for s in tl.static_range(4 if INT8 else 8):
+        slices = slices + (query_operand(codes + s * (64 if INT8 else 32), R, INT8),)
     return slices
 
 
@@ -121,9 +119,9 @@ def _scores_int8(k, words, codes, scales, kept, factors, R: tl.constexpr, KEEP: 
             q = kept[group]
             factor = factors[group]
         else:
-            q = query_operand(codes + group * 64, 64, R)
+            q = query_operand(codes + group * 64, R, True)
             factor = tl.load(scales + tl.arange(0, R) * 4 + group) * (0.0625 * _LOG2_E)
-        exact = tl.dot(key_operand(bytes_of(k[group]), 64), q, out_dtype=tl.int32)
+        exact = tl.dot(key_operand(k[group], True), q, out_dtype=tl.int32)
         s += exact.to(tl.float32) * (scale_of(words, group)[:, :, None] * factor[None, None, :])
     return s
 
@@ -135,8 +133,8 @@ def _scores_bf16(k, codes, kept, R: tl.constexpr, KEEP: tl.constexpr):
         if KEEP:
             q = kept[part]
         else:
-            q = query_operand(codes + part * 32, 32, R)
-        s = tl.dot(key_operand(k[part], 32), q, s)
+            q = query_operand(codes + part * 32, R, False)
+        s = tl.dot(key_operand(k[part], False), q, s)
     return s * (0.0625 * _LOG2_E)
 
 
@@ -144,9 +142,9 @@ def _scores_bf16(k, codes, kept, R: tl.constexpr, KEEP: tl.constexpr):
 def _load_keys(keys, key_scales, row, number, INT8: tl.constexpr):
     """A page of one key head and its scales."""
     if INT8:
-        return load_key_words(keys, row), load_scales(key_scales, row, number)
+        return load_keys(keys, row, 64), load_scales(key_scales, row, number)
     else:
-        return load_keys(keys, row, 32, 8), 0
+        return load_keys(keys, row, 128), 0
 
 
 @triton.jit
@@ -166,12 +164,8 @@ def _attend(
 
     end  positions from here on hold anything
     """
-    if INT8:
-        kept = _load_queries(codes, R, 64, 4) if KEEP else ()
-        factors = _load_query_scales(scales, R) if KEEP else ()
-    else:
-        kept = _load_queries(codes, R, 32, 8) if KEEP else ()
-        factors = ()
+    kept = _load_queries(codes, R, INT8) if KEEP else ()
+    factors = _load_query_scales(scales, R) if KEEP and INT8 else ()
     limit = position + (row + tl.arange(0, R)) // GROUP  # the last key that a query sees
     number = page_keys()
     highest = tl.full([R], _LOWEST, tl.float32)

@@ -47,61 +47,49 @@ def _held(COUNT: tl.constexpr):
 
 
 @triton.jit
-def load_keys(keys, row, SLICE: tl.constexpr, COUNT: tl.constexpr):
-    """The page whose first row is `row`, in COUNT slices of SLICE columns: a tuple of [256, SLICE / 4]."""
+def load_keys(keys, row, WORDS: tl.constexpr):
+    """The page whose first row is `row`, WORDS (64 or 128) 32-bit words a row, in slices of 64 bytes: a tuple of
+    [256, 4]. Words, for the compiler gives every byte that a loop carries a register of its own."""
     r, w, g, t = _held(2)
-    at = (r * 32 + w * 8 + g) * WIDTH + t * (SLICE // 4) + tl.arange(0, SLICE // 4)[None, :]
-    base = keys + row * WIDTH
+    at = (r * 32 + w * 8 + g) * WORDS + t * 4 + tl.arange(0, 4)[None, :]
+    base = keys.to(tl.pointer_type(tl.int32)) + row * WORDS
     slices = ()
-    for s in tl.static_range(COUNT):
-        slices = slices + (tl.load(base + s * SLICE + at),)
-    return slices
-
-
-@triton.jit
-def load_key_words(keys, row):
-    """The page whose first row is `row`, in four slices of 64 bytes as 32-bit words: a tuple of [256, 4]."""
-    r, w, g, t = _held(2)
-    at = (r * 32 + w * 8 + g) * (WIDTH // 4) + t * 4 + tl.arange(0, 4)[None, :]
-    base = keys.to(tl.pointer_type(tl.int32)) + row * (WIDTH // 4)
-    slices = ()
-    for s in tl.static_range(4):
+    for s in tl.static_range(WORDS // 16):
         slices = slices + (tl.load(base + s * 16 + at),)
     return slices
 
 
 @triton.jit
-def bytes_of(words):
-    """int8 [256, 16] of 32-bit words [256, 4]. Only here, for the compiler gives every byte that a loop carries a
-    register of its own."""
-    low = tl.join(words.to(tl.int8), (words >> 16).to(tl.int8))
-    high = tl.join((words >> 8).to(tl.int8), (words >> 24).to(tl.int8))
-    return tl.join(low, high).reshape([256, 16])
-
-
-@triton.jit
-def key_operand(x, SLICE: tl.constexpr):
-    """A slice of keys as the operand [4, 16, SLICE]."""
-    if K_WIDTH == 4 and SLICE == 64:
-        x = x.reshape([2, 4, 8, 4, 2, 8])  # r, w, g, t, then half and element of two steps of the matrix unit
-        return x.permute([1, 0, 2, 4, 3, 5]).reshape([4, 16, SLICE])
+def key_operand(words, INT8: tl.constexpr):
+    """A slice of keys as the operand [4, 16, 64] int8 or [4, 16, 32] bf16."""
+    if INT8:
+        low = tl.join(words.to(tl.int8), (words >> 16).to(tl.int8))
+        x = tl.join(low, tl.join((words >> 8).to(tl.int8), (words >> 24).to(tl.int8)))
     else:
-        x = x.reshape([2, 4, 8, 4, 2, 2, SLICE // 16])  # r, w, g, t, then step, half, element
-        return x.permute([1, 0, 2, 4, 5, 3, 6]).reshape([4, 16, SLICE])
+        low = words.to(tl.int16).to(tl.bfloat16, bitcast=True)
+        x = tl.join(low, (words >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True))
+    COUNT: tl.constexpr = 16 if INT8 else 8  # elements of a lane
+    if K_WIDTH == 4:
+        x = x.reshape([2, 4, 8, 4, 2, COUNT // 2])  # r, w, g, t, then half and element of the matrix unit
+        return x.permute([1, 0, 2, 4, 3, 5]).reshape([4, 16, 4 * COUNT])
+    else:
+        x = x.reshape([2, 4, 8, 4, 2, 2, COUNT // 4])  # r, w, g, t, then step, half, element
+        return x.permute([1, 0, 2, 4, 5, 3, 6]).reshape([4, 16, 4 * COUNT])
 
 
 @triton.jit
-def query_operand(queries, SLICE: tl.constexpr, R: tl.constexpr):
-    """The same slice of R rows of queries as the operand [4, SLICE, R], the same for every warp."""
+def query_operand(queries, R: tl.constexpr, INT8: tl.constexpr):
+    """The same slice of R rows of queries as the operand [4, 64 or 32, R], the same for every warp."""
+    COUNT: tl.constexpr = 16 if INT8 else 8
     j, _, g, t = _held(R // 8)
-    at = (j * 8 + g) * WIDTH + t * (SLICE // 4) + tl.arange(0, SLICE // 4)[None, :]
+    at = (j * 8 + g) * WIDTH + t * COUNT + tl.arange(0, COUNT)[None, :]
     x = tl.load(queries + at)
-    if K_WIDTH == 4 and SLICE == 64:
-        x = x.reshape([R // 8, 4, 8, 4, 2, 8])
-        return x.permute([1, 4, 3, 5, 0, 2]).reshape([4, SLICE, R])
+    if K_WIDTH == 4:
+        x = x.reshape([R // 8, 4, 8, 4, 2, COUNT // 2])
+        return x.permute([1, 4, 3, 5, 0, 2]).reshape([4, 4 * COUNT, R])
     else:
-        x = x.reshape([R // 8, 4, 8, 4, 2, 2, SLICE // 16])
-        return x.permute([1, 4, 5, 3, 6, 0, 2]).reshape([4, SLICE, R])
+        x = x.reshape([R // 8, 4, 8, 4, 2, 2, COUNT // 4])
+        return x.permute([1, 4, 5, 3, 6, 0, 2]).reshape([4, 4 * COUNT, R])
 
 
 @triton.jit

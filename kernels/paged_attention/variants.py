@@ -8,21 +8,23 @@ HEAD_WIDTH = 256  # the only width of the Triton routes
 WARPS = 4
 MAX_LANES = 32
 
-# Decode: programs share a multiprocessor's registers; 168 a thread is what three of four warps may have.
-ROUND_PROGRAMS = 3
-ROUND_REGISTERS = 168
+ROUND_PROGRAMS = 3  # of four warps, that share a multiprocessor at 168 registers a thread; two may have 255
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """How the queries of a lane and key head are cut: `blocks` passes over the keys with `rows` queries each.
 
-    kept  whether a pass keeps its queries in registers
+    kept       whether a pass keeps its queries in registers
+    programs   of a multiprocessor
+    registers  of a thread
     """
 
     rows: int
     blocks: int
     kept: bool
+    programs: int
+    registers: int
 
     @property
     def padded(self) -> int:
@@ -31,7 +33,40 @@ class Tile:
 
 def round_tile(queries: int, int8: bool) -> Tile:
     """For so many queries, group times columns. Rows of bf16 fill twice the registers, so tiles are half as large."""
-    largest = 32 if int8 else 16
-    rows = next((rows for rows in (8, 16, 32) if queries <= rows), 32)
-    rows = min(rows, largest)
-    return Tile(rows, -(-queries // rows), rows <= 16)
+    rows = min(next((rows for rows in (8, 16) if queries <= rows), 32), 32 if int8 else 16)
+    blocks = -(-queries // rows)
+    if int8 and rows <= 16:
+        return Tile(rows, blocks, rows == 8, ROUND_PROGRAMS, 168)
+    return Tile(rows, blocks, rows == 8, 2, 255)
+
+
+# Prefill: tokens handled together by the kernels that move rows.
+PREPARED_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTile:
+    """A program's `tokens` of one head meet `keys` at a time; described: rows are fetched by descriptor (9.0 on)."""
+
+    tokens: int
+    keys: int
+    stages: int
+    warps: int
+    described: bool
+
+
+# By compute capability; the keys of a tile fix the order of sums. Shared memory holds a tile of queries and the stages
+# of both rows: 192 KiB, 128 KiB on 8.0, 96 KiB on the chips that have 99.
+CHUNK_TILES = {
+    80: ChunkTile(128, 32, 2, 8, described=False),
+    86: ChunkTile(64, 32, 2, 8, described=False),
+    89: ChunkTile(64, 32, 2, 8, described=False),
+    90: ChunkTile(128, 64, 2, 8, described=True),
+    100: ChunkTile(128, 64, 2, 8, described=True),
+    120: ChunkTile(64, 32, 2, 8, described=False),
+}
+
+
+def chunk_tile(capability: int) -> ChunkTile:
+    """The tile of a chip; one that is not listed takes that of the newest listed chip before it."""
+    return CHUNK_TILES[max(known for known in CHUNK_TILES if known <= capability)]

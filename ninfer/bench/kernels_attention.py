@@ -18,7 +18,7 @@ from ninfer.bench.linear import timed_s
 from ninfer.kernels.kv_codec.pool import PAGE, Codec, Pool, empty_pool
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer
 from ninfer.kernels.paged_attention import op, triton_launch
-from ninfer.kernels.paged_attention.scratch import round_scratch
+from ninfer.kernels.paged_attention.scratch import chunk_scratch, chunk_scratch_bytes, round_scratch
 
 HEADS, KV_HEADS, WIDTH, HALF, EPS = 24, 4, 256, 32, 1e-6
 LAYERS = 16
@@ -36,6 +36,15 @@ class Row:
     us: float
     nbytes: int
     share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRow:
+    """us: median of one layer, all three kernels; tflops: of the scores and mixtures that causality leaves, over it."""
+
+    what: str
+    us: float
+    tflops: float
 
 
 def _pool(pages: int, codec: Codec, device: torch.device) -> Pool:
@@ -83,6 +92,34 @@ def round_row(lanes: int, columns: int, context: int, codec: Codec, ceiling: flo
     return Row(what, 1e6 * seconds, nbytes, nbytes / seconds / ceiling)
 
 
+CHUNKS = ((0, 2048), (0, 8192), (14336, 2048), (8192, 8192), (129024, 2048), (122880, 8192))
+
+
+def chunk_row(begin: int, tokens: int, codec: Codec, repeats: int) -> ChunkRow:
+    device = torch.device("cuda")
+    blocks = -(-(begin + tokens) // PAGE)
+    pool = _pool(blocks, codec, device)
+    table = torch.randperm(blocks, device=device).int()
+    inner = (HEADS + KV_HEADS) * WIDTH
+    first, second = (torch.randn(tokens, inner, device=device).bfloat16() for _ in range(2))
+    norm = torch.zeros(WIDTH, device=device)
+    angles = torch.randn(tokens, HALF, device=device)
+    cos, sin = torch.cos(angles), torch.sin(angles)
+    nbytes = chunk_scratch_bytes(KV_HEADS, WIDTH, begin + tokens)
+    storage = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    scratch = chunk_scratch(storage, KV_HEADS, WIDTH, begin + tokens, codec)
+    out = torch.empty(tokens, HEADS * WIDTH, dtype=torch.bfloat16, device=device)
+
+    def work() -> None:
+        op.attention_chunk(first, second, norm, norm, EPS, cos, sin, pool, table, begin, scratch, out)
+
+    seconds = timed_s(work, device, repeats)
+    pairs = tokens * begin + tokens * (tokens + 1) // 2
+    return ChunkRow(
+        f"chunk {codec} {tokens} tokens from {begin}", 1e6 * seconds, 4 * WIDTH * HEADS * pairs / seconds / 1e12
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the rows here")
@@ -90,14 +127,19 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", default="", help="measure only what contains this text")
     options = parser.parse_args()
-    rows = []
-    for codec in ("int8", "bf16"):
+    rows: list[Row | ChunkRow] = []
+    codecs: tuple[Codec, ...] = ("int8", "bf16")
+    for codec in codecs:
         for lanes, columns, context in ROUNDS:
-            if options.only not in f"round {codec}":
-                continue
-            rows.append(round_row(lanes, columns, context, codec, options.ceiling_tbs * 1e12, options.repeats))
-            row = rows[-1]
-            print(f"{row.what:48}{row.us:10.2f} us{row.nbytes / 1e6:10.1f} MB{row.share:8.1%}", flush=True)
+            if options.only in f"round {codec}":
+                row = round_row(lanes, columns, context, codec, options.ceiling_tbs * 1e12, options.repeats)
+                print(f"{row.what:48}{row.us:10.2f} us{row.nbytes / 1e6:10.1f} MB{row.share:8.1%}", flush=True)
+                rows.append(row)
+        for begin, tokens in CHUNKS:
+            if options.only in f"chunk {codec}":
+                chunk = chunk_row(begin, tokens, codec, options.repeats)
+                print(f"{chunk.what:48}{chunk.us:10.2f} us{chunk.tflops:10.1f} TFLOP/s", flush=True)
+                rows.append(chunk)
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows]))
     return 0

@@ -1,4 +1,4 @@
-"""Attention of a round on a device: against float64 over what the cache holds, and for equal bits."""
+"""Attention of rounds and chunks on a device: against float64 over what the cache holds, and for equal bits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 
 from ninfer.kernels.kv_codec import op as kv_codec
 from ninfer.kernels.kv_codec.pool import PAGE, Codec
-from ninfer.kernels.paged_attention import op, triton_launch
-from tests.kernels.paged_attention.cases import EPS, Case, case, expected, tolerance
+from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
+from ninfer.kernels.paged_attention import op, torch_lanes, triton_launch
+from ninfer.kernels.paged_attention.scratch import round_scratch
+from tests.kernels.paged_attention.cases import EPS, Case, case, expected, expected_prompt, prompt, tolerance
 from tests.support.tolerance import assert_within
 
 pytestmark = pytest.mark.gpu
@@ -70,7 +72,7 @@ def test_appended_rows_are_those_of_the_plain_codec(codec: Codec) -> None:
     plain = made.copy()
     decoded(made)
     inner = made.heads * 256
-    rotated = op.torch_round.prepared(made.first[:, inner:], made.key_norm, EPS, made.cos, made.sin, 256)
+    rotated = torch_lanes.prepared(made.first[:, inner:], made.key_norm, EPS, made.cos, made.sin, 256)
     values = made.second[:, inner:].reshape(8, 4, 256)
     at = (made.positions.long()[:, None] + torch.arange(4, device="cuda")).reshape(-1)
     slots = made.lanes.long().repeat_interleave(4)
@@ -96,8 +98,6 @@ def test_a_graph_follows_its_inputs() -> None:
     wide = replace(other, positions=other.positions.clone())
     scratch = wide.scratch(triton_launch.default_programs(torch.device("cuda")))
     want = {id(one): one.copy().run(op.attention_round, scratch).clone() for one in (made, other)}
-    from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
-
     pages = other.pool.keys.shape[0]
     out = columns_buffer(24 * 256, 4, "cuda")
     inputs = other.copy()
@@ -117,3 +117,46 @@ def test_a_graph_follows_its_inputs() -> None:
             getattr(inputs.pool, name)[: min(pages, one.pool.keys.shape[0])] = getattr(one.pool, name)[:pages]
         graph.replay()
         assert torch.equal(from_columns(out, 4), want[id(one)])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads"), [(1, 24, 4), (700, 24, 4), (2100, 16, 2)], ids=str)
+def test_a_chunk(tokens: int, heads: int, kv_heads: int, codec: Codec) -> None:
+    made = prompt(tokens, heads, kv_heads, codec, "cuda")
+    assert_within(tolerance(codec), made.run(op.attention_chunk, ()), expected_prompt(made))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_token_does_not_know_its_chunk(codec: Codec) -> None:
+    made = prompt(4500, 24, 4, codec, "cuda")
+    want = made.run(op.attention_chunk, ())
+    for cuts in (range(256, 4500, 256), range(2048, 4500, 2048), (64, 3200), (4480,)):
+        other = prompt(4500, 24, 4, codec, "cuda")
+        assert torch.equal(other.run(op.attention_chunk, tuple(cuts)), want)
+        for name in ("keys", "values", "key_scales", "value_scales"):
+            plane, first = getattr(other.pool, name), getattr(made.pool, name)
+            if plane is not None:
+                assert torch.equal(plane.view(torch.uint8), first.view(torch.uint8))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_prefill_and_decode_store_the_same_bytes(codec: Codec) -> None:
+    """A round of one lane's next tokens against the same tokens as the end of a chunk."""
+    tokens = 200
+    made = prompt(tokens, 24, 4, codec, "cuda")
+    other = prompt(tokens, 24, 4, codec, "cuda")
+    made.run(op.attention_chunk, ())
+    scratch = round_scratch(1, 4, 24, 4, 256, tokens, codec, 132, "cuda")
+    device = torch.device("cuda")
+    slot = torch.zeros(1, dtype=torch.int32, device=device)
+    out = columns_buffer(24 * 256, 4, device)
+    for begin in range(0, tokens, 4):
+        rows = slice(begin, begin + 4)
+        op.attention_round(
+            other.first[rows], other.second[rows], other.query_norm, other.key_norm, EPS, other.cos[rows],
+            other.sin[rows], other.pool, other.table[None], slot, slot + begin, 4, scratch, out,
+        )  # fmt: skip
+    for name in ("keys", "values", "key_scales", "value_scales"):
+        plane, first = getattr(other.pool, name), getattr(made.pool, name)
+        if plane is not None:
+            assert torch.equal(plane.view(torch.uint8), first.view(torch.uint8))

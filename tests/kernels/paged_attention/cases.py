@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -12,8 +13,8 @@ from torch import Tensor
 from ninfer.kernels.kv_codec import op as kv_codec
 from ninfer.kernels.kv_codec.pool import PAGE, Codec, Pool, empty_pool
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
-from ninfer.kernels.paged_attention import torch_round
-from ninfer.kernels.paged_attention.scratch import RoundScratch, round_scratch
+from ninfer.kernels.paged_attention import torch_lanes
+from ninfer.kernels.paged_attention.scratch import RoundScratch, chunk_scratch, chunk_scratch_bytes, round_scratch
 from tests.kernels.data import normal
 from tests.support.tolerance import Tolerance
 
@@ -155,7 +156,7 @@ def case(
 def expected(done: Case) -> Tensor:
     """[T, H * D] float64 from the pool as the operation left it."""
     queries = done.heads * done.pool.width
-    q = torch_round.prepared(done.first[:, :queries], done.query_norm, EPS, done.cos, done.sin, done.pool.width)
+    q = torch_lanes.prepared(done.first[:, :queries], done.query_norm, EPS, done.cos, done.sin, done.pool.width)
     if done.pool.int8:
         wide = kv_codec.decoded(*kv_codec.int8_codes(kv_codec.hadamard(q), narrow=False)).double()
     else:
@@ -173,3 +174,62 @@ def expected(done: Case) -> Tensor:
         weights = torch.softmax(grouped @ keys.transpose(1, 2) / math.sqrt(done.pool.width), dim=-1)
         out[t] = (weights @ values).reshape(-1)
     return out * gate
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompt:
+    """A prompt of one lane; `pool` holds nothing yet."""
+
+    first: Tensor
+    second: Tensor
+    query_norm: Tensor
+    key_norm: Tensor
+    cos: Tensor
+    sin: Tensor
+    pool: Pool
+    table: Tensor
+
+    def run(self, route: Callable[..., None], cuts: Sequence[int], *more: object) -> Tensor:
+        """[T, H * D] of all chunks between cuts."""
+        tokens, pool = self.first.shape[0], self.pool
+        queries = self.first.shape[1] - pool.kv_heads * pool.width
+        out = torch.full((tokens, queries), math.nan, dtype=torch.bfloat16, device=self.first.device)
+        nbytes = chunk_scratch_bytes(pool.kv_heads, pool.width, tokens)
+        storage = torch.full((nbytes,), 255, dtype=torch.uint8, device=self.first.device)  # NaN in both types
+        codec: Codec = "int8" if pool.int8 else "bf16"
+        scratch = chunk_scratch(storage, pool.kv_heads, pool.width, tokens, codec)
+        for begin, end in pairwise((0, *cuts, tokens)):
+            rows = slice(begin, end)
+            route(
+                self.first[rows], self.second[rows], self.query_norm, self.key_norm, EPS, self.cos[rows],
+                self.sin[rows], pool, self.table, begin, scratch, out[rows], *more,
+            )  # fmt: skip
+        return out
+
+
+def prompt(
+    tokens: int, heads: int, kv_heads: int, codec: Codec, device: str = "cpu", seed: int = 0, width: int = 256
+) -> Prompt:
+    """As a case of one lane at position 0 with as many columns."""
+    made = case((0,), tokens, heads, kv_heads, codec, device, seed, width)
+    table = made.tables[int(made.lanes[0])]
+    return Prompt(
+        made.first, made.second, made.query_norm, made.key_norm, made.cos, made.sin, made.pool, table
+    )  # fmt: skip
+
+
+def expected_prompt(done: Prompt) -> Tensor:
+    """[T, H * D] float64 from the pool as the operation left it."""
+    pool, tokens = done.pool, done.first.shape[0]
+    queries = done.first.shape[1] - pool.kv_heads * pool.width
+    q = torch_lanes.prepared(done.first[:, :queries], done.query_norm, EPS, done.cos, done.sin, pool.width)
+    wide = (kv_codec.hadamard(q) if pool.int8 else q).double().transpose(0, 1)  # [H, T, D]
+    pages = done.table[: -(-tokens // PAGE)].long()
+    hidden = torch.ones(tokens, tokens, dtype=torch.bool, device=q.device).triu(1)
+    out = []
+    keys, values = (rows.transpose(0, 1).flatten(1, 2)[:, :tokens] for rows in kv_codec.decoded_pages(pool, pages))
+    for head in range(wide.shape[0]):
+        own = head // (wide.shape[0] // pool.kv_heads)
+        scores = wide[head] @ keys[own].double().T / math.sqrt(pool.width)
+        out.append(torch.softmax(scores.masked_fill(hidden, -math.inf), dim=-1) @ values[own].double())
+    return torch.cat(out, dim=-1) * torch.sigmoid(done.second[:, :queries].double())

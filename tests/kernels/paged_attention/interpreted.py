@@ -7,10 +7,12 @@ business, speed the benchmark's.
 from __future__ import annotations
 
 import pytest
+import torch
 
 from ninfer.kernels.kv_codec.pool import Codec
-from ninfer.kernels.paged_attention import triton_launch
-from tests.kernels.paged_attention.cases import case, expected, tolerance
+from ninfer.kernels.paged_attention import op, triton_launch
+from ninfer.kernels.paged_attention.variants import ChunkTile
+from tests.kernels.paged_attention.cases import case, expected, expected_prompt, prompt, tolerance
 from tests.support import ptx
 from tests.support.tolerance import assert_within
 
@@ -34,3 +36,19 @@ def test_a_round(
     made = case(positions, columns, heads, kv_heads, codec)
     got = made.run(triton_launch.attention_round, made.scratch(programs))
     assert_within(tolerance(codec), got, expected(made))
+
+
+@pytest.mark.parametrize(
+    ("codec", "heads", "kv_heads", "described"), [("int8", 1, 1, True), ("bf16", 2, 1, False), ("bf16", 2, 2, True)]
+)
+def test_a_chunk(codec: Codec, heads: int, kv_heads: int, described: bool) -> None:
+    """Two cuts into chunks give the same bits, near the oracle; the rows stored are those of the plain route."""
+    tile = ChunkTile(32, 32, 1, 4, described)
+    made, other, plain = (prompt(100, heads, kv_heads, codec) for _ in range(3))
+    got = made.run(triton_launch.attention_chunk, (64,), tile)
+    assert_within(tolerance(codec), got, expected_prompt(made))
+    assert torch.equal(other.run(triton_launch.attention_chunk, (), tile), got)
+    plain.run(op.attention_chunk, (64,))
+    assert torch.equal(made.pool.values.view(torch.uint8), plain.pool.values.view(torch.uint8))
+    keys, others = made.pool.keys.nan_to_num(), plain.pool.keys.nan_to_num()
+    assert float((keys != others).float().mean()) < 0.01

@@ -1,4 +1,4 @@
-"""Plain-torch route of a round: one run of columns inside one block after the other, on decoded pages."""
+"""Plain-torch route of rounds and chunks: one run inside one block of positions after the other, on decoded pages."""
 
 from __future__ import annotations
 
@@ -52,6 +52,31 @@ def attention_round(
         kv_codec.store(k[rows], v[rows], pages[at // PAGE], at % PAGE, pool)
         parts += runs(wide[rows], pool, pages, begin)
     mixed = torch.cat(parts).reshape(-1, queries)
+    return (mixed * sigmoid(second[:, :queries].float())).to(torch.bfloat16)
+
+
+def attention_chunk(
+    first: Tensor,
+    second: Tensor,
+    query_norm: Tensor,
+    key_norm: Tensor,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Pool,
+    table: Tensor,
+    begin: int,
+    queries: int,
+) -> Tensor:
+    """[T, H * D] bf16, gated; `queries` is H * D."""
+    q = prepared(first[:, :queries], query_norm, eps, cos, sin, pool.width)
+    k = prepared(first[:, queries:], key_norm, eps, cos, sin, pool.width)
+    v = second[:, queries:].reshape(k.shape)
+    at = torch.arange(begin, begin + first.shape[0])
+    pages = table.long()
+    kv_codec.store(k, v, pages[at // PAGE], at % PAGE, pool)
+    wide = kv_codec.hadamard(q) if pool.int8 else q.float()
+    mixed = torch.cat(runs(wide, pool, pages, begin)).reshape(-1, queries)
     return (mixed * sigmoid(second[:, :queries].float())).to(torch.bfloat16)
 
 

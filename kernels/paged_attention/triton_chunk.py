@@ -1,0 +1,157 @@
+"""Attention of a prefill chunk in three kernels: rows to the cache and prepared queries, the lane's history as
+contiguous 16-bit rows, attention over those.
+
+The key tiles of a query begin at key 0 and have one size, and a masked tile is computed like any other, so a query's
+bits do not depend on how the prompt was cut. int8 rows become fp16 (a code times its scale, rounded once) and meet
+queries and weights in fp16; bf16 stays bf16. Prepared queries wait in the memory of the output, each where its program
+will write.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ninfer.kernels.kv_codec.triton_rows import (
+    hadamard,
+    load_rows,
+    normed_rotated,
+    store_parts,
+    store_parts_int8,
+    store_rows_int8,
+)
+
+_LOWEST = tl.constexpr(-1e30)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit(do_not_specialize=["begin", "tokens", "stride", "stride2"])
+def prepare_chunk(
+    first, second, query_norm, key_norm, cos, sin, queries, keys, values, key_scales, value_scales, table,
+    begin, tokens, stride, stride2, eps,
+    H: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, INT8: tl.constexpr,
+):  # fmt: skip
+    """Program (i, j): eight tokens; query head j, or the rows of key head j - H."""
+    token = tl.program_id(0) * 8 + tl.arange(0, 8)
+    present = token < tokens
+    head = tl.program_id(1)
+    column = tl.arange(0, 256)[None, :]
+    at = token.to(tl.int64) * stride + head * 256
+    if head < H:
+        q = normed_rotated(first, at, present, query_norm, eps, cos, sin, token, HALF)
+        row = (token.to(tl.int64) * H + head) * 256
+        if INT8:
+            store_parts(hadamard(q), queries, row, present)
+        else:
+            tl.store(queries + row[:, None] + column, q.to(tl.bfloat16), mask=present[:, None])
+    else:
+        k = normed_rotated(first, at, present, key_norm, eps, cos, sin, token, HALF)
+        v = load_rows(second, token.to(tl.int64) * stride2 + head * 256, present)
+        position = begin + token
+        page = tl.load(table + position // 64, mask=present, other=0).to(tl.int64)
+        row = (page * HKV + head - H) * 64 + position % 64
+        if INT8:
+            store_parts_int8(hadamard(k), keys, key_scales, row * 256, row * 4, present, True)
+            store_rows_int8(v, values, value_scales, row * 256, row * 4, present)
+        else:
+            tl.store(keys + row[:, None] * 256 + column, k.to(tl.bfloat16), mask=present[:, None])
+            tl.store(values + row[:, None] * 256 + column, v.to(tl.bfloat16), mask=present[:, None])
+
+
+@triton.jit
+def _spread_page(codes, scales, out, row, to, count, INT8: tl.constexpr):
+    """The first `count` rows of a page; zeros behind them."""
+    at = tl.arange(0, 64)[:, None] * 256 + tl.arange(0, 256)[None, :]
+    x = tl.load(codes + row * 256 + at)
+    if INT8:
+        scale = tl.load(scales + row * 4 + tl.arange(0, 64)[:, None] * 4 + tl.arange(0, 4)[None, :]).to(tl.float32)
+        x = x.to(tl.float32).reshape([64, 4, 64]) * scale[:, :, None]
+        x = x.reshape([64, 256]).to(tl.float16)
+    x = tl.where((tl.arange(0, 64) < count)[:, None], x, 0.0)
+    tl.store(out + to * 256 + at, x)
+
+
+@triton.jit(do_not_specialize=["limit", "capacity"])
+def spread_history(
+    keys, values, key_scales, value_scales, table, key_rows, value_rows, limit, capacity,
+    HKV: tl.constexpr, INT8: tl.constexpr,
+):  # fmt: skip
+    """Page i of a lane, key head j, to rows [64 i, 64 i + 64) of key_rows, value_rows [HKV, capacity, 256]; rows from
+    `limit` on become zeros."""
+    block, head = tl.program_id(0), tl.program_id(1)
+    row = (tl.load(table + block).to(tl.int64) * HKV + head) * 64
+    to = head.to(tl.int64) * capacity + block * 64
+    _spread_page(keys, key_scales, key_rows, row, to, limit - block * 64, INT8)
+    _spread_page(values, value_scales, value_rows, row, to, limit - block * 64, INT8)
+
+
+@triton.jit
+def _rows(rows, begin, N: tl.constexpr, DESCRIBED: tl.constexpr):
+    """Rows [begin, begin + N) of [.., 256]."""
+    if DESCRIBED:
+        return rows.load([begin, 0])
+    else:
+        at = (begin.to(tl.int64) + tl.arange(0, N))[:, None] * 256 + tl.arange(0, 256)[None, :]
+        return tl.load(rows + at)
+
+
+@triton.jit
+def _attend_tiles(
+    highest, total, mixed, q, keys, values, offset, begin, end, position,
+    N: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr, DESCRIBED: tl.constexpr,
+):  # fmt: skip
+    """Key tiles [begin, end) joined to (maximum, sum, values)."""
+    factor = 0.0625 * _LOG2_E
+    for tile in tl.range(begin, end, num_stages=STAGES):
+        k = _rows(keys, offset + tile * N, N, DESCRIBED)
+        s = tl.dot(q, k.T)
+        if MASKED:
+            key = tile * N + tl.arange(0, N)
+            s = tl.where(key[None, :] <= position[:, None], s, _LOWEST)
+        peak = tl.maximum(highest, tl.max(s, axis=1))
+        keep = tl.exp2((highest - peak) * factor)
+        p = tl.exp2(s * factor - (peak * factor)[:, None])
+        total = total * keep + tl.sum(p, axis=1)
+        v = _rows(values, offset + tile * N, N, DESCRIBED)
+        mixed = tl.dot(p.to(v.dtype), v, mixed * keep[:, None])
+        highest = peak
+    return highest, total, mixed
+
+
+@triton.jit(do_not_specialize=["begin", "tokens", "stride", "capacity"])
+def attend_chunk(
+    queries, keys, values, second, out, begin, tokens, stride, capacity,
+    H: tl.constexpr, GROUP: tl.constexpr, M: tl.constexpr, N: tl.constexpr, STAGES: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+):  # fmt: skip
+    """M tokens of one query head, the latest tokens first, for they see the most keys.
+
+    keys, values  [HKV, capacity, 256], or their descriptors with blocks [N, 256]; zeros from the chunk's end on
+    """
+    program = tl.program_id(0)
+    head = program % H
+    block = tl.num_programs(0) // H - 1 - program // H
+    token = block * M + tl.arange(0, M)
+    present = (token < tokens)[:, None]
+    column = tl.arange(0, 256)[None, :]
+    at = token.to(tl.int64)[:, None] * (H * 256) + head * 256 + column
+    q = tl.load(queries + at, mask=present, other=0.0)
+    offset = head // GROUP * capacity
+    position = begin + token
+    first = begin + block * M
+    highest = tl.full([M], _LOWEST, tl.float32)
+    total = tl.zeros([M], tl.float32)
+    mixed = tl.zeros([M, 256], tl.float32)
+    seen_by_all = (first + 1) // N
+    last = (tl.minimum(first + M, begin + tokens) + N - 1) // N
+    highest, total, mixed = _attend_tiles(
+        highest, total, mixed, q, keys, values, offset, 0, seen_by_all, position, N, False, STAGES, DESCRIBED
+    )  # fmt: skip
+    highest, total, mixed = _attend_tiles(
+        highest, total, mixed, q, keys, values, offset, seen_by_all, last, position, N, True, STAGES, DESCRIBED
+    )  # fmt: skip
+    gate_at = token.to(tl.int64)[:, None] * stride + head * 256 + column
+    gate = tl.load(second + gate_at, mask=present, other=0.0).to(tl.float32)
+    y = mixed * (1.0 / total)[:, None] / (1.0 + tl.exp(-gate))
+    tl.store(out + at, y.to(tl.bfloat16), mask=present)
