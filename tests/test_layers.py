@@ -63,7 +63,10 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.served": (("ninfer",), frozenset({"torch"})),
     "ninfer.server": (("ninfer",), frozenset({"anyio", "hypercorn", "quart", "structlog"})),
     "ninfer.serve": (("ninfer",), frozenset({"structlog"})),
-    "ninfer.bench": (("ninfer",), frozenset({"anyio", "orjson", "torch"})),
+    "ninfer.bench": (
+        ("ninfer",),
+        frozenset({"anyio", "h11", "matplotlib", "orjson", "torch", "transformers", "fla"}),
+    ),
     "ninfer.embedded": (
         ("ninfer",),
         frozenset({"torch", "numpy", "tokenizers", "safetensors", "fla", "triton", "rich", "orjson"}),
