@@ -83,9 +83,10 @@ def complaints(variant: Variant, chip: Chip, binary: Binary) -> list[str]:
     if variant.registers is not None and binary.registers > variant.registers:
         found.append(f"{binary.registers} registers, allowed {variant.registers}")
     if variant.streams:
-        if binary.shuffles or binary.shared_accesses or binary.shared_bytes:
+        shuffles, narrow_loads = variant.after_stream
+        if binary.shuffles > shuffles or binary.shared_accesses or binary.shared_bytes:
             found.append(f"moves data: {binary.shuffles} shuffles, {binary.shared_accesses} shared accesses")
-        if binary.narrow_loads:
+        if binary.narrow_loads > narrow_loads:
             found.append(f"{binary.narrow_loads} loads of less than 16 bytes")
         if not binary.products:
             found.append("the matrix unit is not used")

@@ -17,17 +17,20 @@ import triton
 
 _DISASSEMBLER = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 _INSTRUCTION = re.compile(r"\s+/\*([0-9a-f]{4,5})\*/\s+(.*?);\s+/\* 0x[0-9a-f]{16} \*/\n\s+/\* 0x([0-9a-f]{16}) \*/")
+_MOVE = re.compile(r"\b(?:SHFL|REDUX|LDS|STS|LDSM|STSM)\b|\bLDG\.(?!\S*\.128)")
 _STREAMED = "LDG.E.EF"  # a load marked to be evicted first
 
 
 @dataclass(frozen=True, slots=True)
 class StreamLoop:
     """instructions: of the loop; covered: share of them that run after the last streamed load and before the first
-    wait for one; local_accesses: of spilled values."""
+    wait for one; local_accesses: of spilled values; moves: shuffles, accesses of shared memory, and loads of less than
+    16 bytes."""
 
     instructions: int
     covered: float
     local_accesses: int
+    moves: int
 
 
 def stream_loops(cubin: bytes) -> list[StreamLoop]:
@@ -56,4 +59,5 @@ def _loop(turn: list[tuple[int, str, int]]) -> StreamLoop:
     waits = (i for i, (_, _, control) in enumerate(after) if any(control >> 52 >> counter & 1 for counter in counters))
     covered = next(waits, len(after)) / len(turn)
     local = sum("LDL" in body or "STL" in body for _, body, _ in turn)
-    return StreamLoop(len(turn), covered, local)
+    moves = sum(_MOVE.search(body) is not None for _, body, _ in turn)
+    return StreamLoop(len(turn), covered, local, moves)

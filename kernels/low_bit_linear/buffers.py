@@ -6,6 +6,10 @@ Columns  x [T, K] lies as [groups, K / 32, width, 32]: 32 values of a token fill
 Sums     [slots, blocks of 8 columns, row tiles, 128] fp32; element 4 (4 g + t) + 2 r + e of a tile is row 8 r + g and
          column 2 t + e, as the matrix unit holds them. Which slots of a tile are written depends on the schedule alone;
          the others keep the zeros of their allocation, and whoever adds the slots need not know.
+Squares  [2, capacity] int64: the sum of squares of a column is squares[0] + squares[1] / 2**50. Every 16 rows give a
+         sum in fp32, and these are added as integers, without rounding: so many programs may add in any order, and a
+         reader loads two numbers instead of one for every block of rows. Each sum counts up to 2**54, in steps of
+         2**-50.
 """
 
 from __future__ import annotations
@@ -17,10 +21,13 @@ import torch
 from torch import Tensor
 
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
+from ninfer.kernels.low_bit_linear.packing import TILE_ROWS
 from ninfer.kernels.low_bit_linear.schedule import Schedule, deal
+from ninfer.kernels.numerics.activations import reciprocal_root
 
 WIDTHS = (1, 8, 16)
-NORM_ROWS = 128  # rows whose squares are summed together
+SQUARES_BITS = 50  # of the fraction of a sum of squares
+SQUARES_LARGEST = float(1 << 54)  # so that sums of 512 tiles stay below 2**63
 _COLUMN_ROWS = 256  # columns of the widest quantum
 
 
@@ -33,7 +40,7 @@ def width_for(tokens: int) -> int:
 class Norm:
     """Root-mean-square norm whose division is left to the reader of the product.
 
-    squares  [max(8, capacity), ceil(D / 128)] fp32, sums of squares of 128 rows each
+    squares  [2, max(8, capacity)] int64, see above
     columns  D
     eps      inside the root
     """
@@ -67,9 +74,14 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialSums:
-    """storage [slots, blocks, tiles, 128] fp32; rows: N"""
+    """storage [slots, blocks, tiles, 128] fp32; rows: N
+
+    counters  [groups of 16 columns, tiles] int32: how many programs have written their sums of a tile; zero between
+              launches
+    """
 
     storage: Tensor
+    counters: Tensor
     rows: int
     schedule: Schedule
 
@@ -86,7 +98,7 @@ def columns_buffer(columns: int, tokens: int, device: torch.device | str, eps: f
     storage = torch.zeros(groups, blocks, width, 32, dtype=torch.bfloat16, device=device)
     if eps is None:
         return Columns(storage, columns, None)
-    squares = torch.zeros(max(8, groups * width), -(-columns // NORM_ROWS), device=device)
+    squares = torch.zeros(2, max(8, groups * width), dtype=torch.int64, device=device)
     return Columns(storage, columns, Norm(squares, columns, eps))
 
 
@@ -96,13 +108,14 @@ def partial_sums(weights: Sequence[LowBitWeight], tokens: int, programs: int) ->
     One set serves every matrix of the same shape and every width up to `tokens`, as long as launches follow each other.
     """
     schedules = deal([(weight.words.shape[0], weight.words.shape[1]) for weight in weights], programs)
-    blocks = -(-tokens // 8)
-    return tuple(
-        PartialSums(
-            torch.zeros(schedule.slots, blocks, schedule.tiles, 128, device=weight.words.device), weight.rows, schedule
-        )
-        for weight, schedule in zip(weights, schedules, strict=True)
-    )
+    blocks, groups = -(-tokens // 8), -(-tokens // WIDTHS[-1])
+    sums = []
+    for weight, schedule in zip(weights, schedules, strict=True):
+        device = weight.words.device
+        storage = torch.zeros(schedule.slots, blocks, schedule.tiles, 128, device=device)
+        counters = torch.zeros(groups, schedule.tiles, dtype=torch.int32, device=device)
+        sums.append(PartialSums(storage, counters, weight.rows, schedule))
+    return tuple(sums)
 
 
 def to_columns(x: Tensor, out: Columns) -> None:
@@ -142,3 +155,20 @@ def add_slots(sums: PartialSums, tokens: int) -> Tensor:
     fragments = total.reshape(blocks, count, 8, 4, 2, 2)  # block, tile, g, t, r, e
     whole = fragments.permute(0, 3, 5, 1, 4, 2).reshape(blocks * 8, count * 16)
     return whole[:tokens, : sums.rows]
+
+
+def squares_of(value: Tensor) -> Tensor:
+    """Sums of squares of value [T, D] fp32 as they are kept, [2, T] int64."""
+    tokens, rows = value.shape
+    padded = torch.zeros(tokens, -(-rows // TILE_ROWS) * TILE_ROWS, device=value.device)
+    padded[:, :rows] = value
+    sums = padded.square().reshape(tokens, -1, TILE_ROWS).sum(-1).clamp(max=SQUARES_LARGEST)
+    whole = sums.floor()
+    fraction = (sums - whole) * (1 << SQUARES_BITS)
+    return torch.stack([whole.to(torch.int64).sum(-1), fraction.to(torch.int64).sum(-1)])
+
+
+def norm_factors(norm: Norm, tokens: int) -> Tensor:
+    """1 / sqrt(mean of squares + eps) of the first tokens, [T, 1] fp32."""
+    whole, fraction = norm.squares[:, :tokens, None].float()
+    return reciprocal_root((whole + fraction * 0.5**SQUARES_BITS) / norm.columns + norm.eps)

@@ -11,31 +11,34 @@ from functools import cache
 
 from ninfer.kernels.compile_matrix.chips import Chip
 from ninfer.kernels.compile_matrix.variant import Variant
-from ninfer.kernels.low_bit_linear import variants
+from ninfer.kernels.low_bit_linear import triton_products, triton_separate, variants
 from ninfer.kernels.low_bit_linear.buffers import WIDTHS
 from ninfer.kernels.low_bit_linear.packing import PACKINGS, tiles
 from ninfer.kernels.low_bit_linear.schedule import deal
 from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise
-from ninfer.kernels.low_bit_linear.triton_finish import finish_residual, finish_rows, finish_silu_mul
-from ninfer.kernels.low_bit_linear.triton_head import finish_head, merge_keys
-from ninfer.kernels.low_bit_linear.triton_stream import stream_one, stream_two
-
-# Launches by what finishes them: matrices (N, K, bits) that share the launch.
-ROWS_27B = (((4096, 5120, 4), (12288, 5120, 5)), ((7168, 5120, 4), (7168, 5120, 5)), ((14336, 5120, 8),))
-RESIDUAL_27B = (((5120, 6144, 5),), ((5120, 17408, 5),), ((5120, 6144, 8),), ((5120, 17408, 8),), ((5120, 10240, 8),))
-GATE_27B = (((34816, 5120, 4),), ((34816, 5120, 8),))
-HEAD_27B = (((248320, 5120, 6),), ((248320, 5120, 8),), ((131072, 5120, 4),))
-ROWS_35B = (((9216, 2048, 8),), ((12288, 2048, 8),))
-RESIDUAL_35B = (((2048, 4096, 8),), ((2048, 512, 8),))
-GATE_35B = (((1024, 2048, 8),),)
-HEAD_35B = (((248320, 2048, 6),), ((131072, 2048, 4),))
-
-# Sixteen columns: up to seven of a loop's 350 to 420 instructions spill and restore: cheaper than fewer programs
-# with more registers. Six bits a weight: an invariant of the loop does not fit.
-STACK_BYTES = {16: 64}
-STACK_BYTES_SIX = 16
+from ninfer.kernels.low_bit_linear.triton_head import block_keys, merge_keys
 
 Launch = tuple[tuple[int, int, int], ...]
+
+# Launches by what they do with their sums: matrices (N, K, bits) that share the launch.
+ROWS: tuple[Launch, ...] = (
+    ((4096, 5120, 4), (12288, 5120, 5)), ((7168, 5120, 4), (7168, 5120, 5)), ((14336, 5120, 8),),
+    ((248320, 5120, 6),), ((248320, 5120, 8),), ((131072, 5120, 4),),
+    ((9216, 2048, 8),), ((12288, 2048, 8),), ((248320, 2048, 6),), ((131072, 2048, 4),),
+)  # fmt: skip
+HEADS = (248320, 131072)  # rows whose products are written in fp32
+RESIDUAL: tuple[Launch, ...] = (
+    ((5120, 6144, 5),), ((5120, 17408, 5),), ((5120, 6144, 8),), ((5120, 17408, 8),), ((5120, 10240, 8),),
+    ((2048, 4096, 8),), ((2048, 512, 8),),
+)  # fmt: skip
+GATE: tuple[Launch, ...] = (((34816, 5120, 4),), ((34816, 5120, 8),), ((1024, 2048, 8),))
+
+# Sixteen columns: some of a loop's 350 to 430 instructions spill and restore: cheaper than fewer programs with more
+# registers. Six bits a weight: an invariant of the loop does not fit.
+STACK_BYTES = {16: 96}
+STACK_BYTES_SIX = 16
+# Shuffles and narrow loads behind the loop, for one block of eight columns: rows of squares, residual and weights.
+AFTER = {"rows": (0, 8), "gate": (0, 4), "residual": (12, 12)}
 
 
 @cache
@@ -48,98 +51,94 @@ def slots_of(launch: Launch, chip: Chip) -> tuple[int, ...]:
 
 def matrix(chip: Chip) -> Iterator[Variant]:
     """All variants for a chip."""
-    for width in WIDTHS:
-        yield from _products(width, chip.dependent_launch)
-    yield from _finishing(chip)
-    for bits in PACKINGS:
-        constants: dict[str, object] = {"BITS": bits, "STEPS": variants.DEQUANTISE_STEPS}
-        pointers = {"words": "i32", "out": "bf16"}
-        yield Variant(f"dequantise, {bits} bits", dequantise, pointers, constants, warps=1, dependent=False)
-
-
-def _products(width: int, dependent: bool) -> Iterator[Variant]:
-    pointers = {"x": "bf16", "words": "i32", "part": "fp32"}
-    for bits in PACKINGS:
-        yield Variant(
-            f"{bits} bits, {width} columns",
-            stream_one,
-            pointers,
-            {"BITS": bits, "WIDTH": width, "DEPENDENT": dependent},
-            warps=1,
-            dependent=dependent,
-            registers=variants.REGISTERS,
-            streams=True,
-            stack_bytes=STACK_BYTES.get(width, STACK_BYTES_SIX if bits == 6 else 0),
-        )
-    yield Variant(
-        f"4 and 5 bits, {width} columns",
-        stream_two,
-        pointers | {"words2": "i32", "part2": "fp32"},
-        {"BITS": 4, "BITS2": 5, "WIDTH": width, "DEPENDENT": dependent},
-        warps=1,
-        dependent=dependent,
-        registers=variants.REGISTERS,
-        streams=True,
-        stack_bytes=STACK_BYTES.get(width, 0),
-    )
-
-
-def _finishing(chip: Chip) -> Iterator[Variant]:
-    """Each once, though both sizes of model may use it."""
     seen = set()
-    for variant in _finishing_by_model(chip):
-        key = (variant.kernel, tuple(sorted(variant.constants.items())))
+    for variant in _products(chip):
+        # Both sizes of model use some of them.
+        key = (variant.kernel, tuple(sorted(variant.constants.items())), variant.pointers["out"])
         if key not in seen:
             seen.add(key)
             yield variant
+    yield from _others(chip)
 
 
-def _finishing_by_model(chip: Chip) -> Iterator[Variant]:
+def reference(chip: Chip) -> Iterator[Variant]:
+    """What only the benchmark launches: one of each, for the kernels share their functions with `matrix`."""
     dependent = chip.dependent_launch
-    wide = WIDTHS[-1]  # the widest: the others differ by one constant in an address
-    common: dict[str, object] = {"TILES": variants.FINISH_TILES, "DEPENDENT": dependent}
-    normed: dict[str, object] = {"NORM_PADDED": variants.NORM_PADDED}
-    for hidden, rows, residual, gate, head in (
-        (5120, ROWS_27B, RESIDUAL_27B, GATE_27B, HEAD_27B),
-        (2048, ROWS_35B, RESIDUAL_35B, GATE_35B, HEAD_35B),
-    ):
-        for slots in _distinct(rows, chip):
-            constants = common | normed | {"SLOTS": slots}
-            yield _finish(f"rows of {hidden}, {slots} slots", finish_rows, constants, {"out": "bf16"}, dependent)
-        for slots in _distinct(gate, chip):
-            constants = common | normed | {"SLOTS": slots, "WIDTH": wide}
-            yield _finish(f"gate of {hidden}, {slots} slots", finish_silu_mul, constants, {"out": "bf16"}, dependent)
-        for slots in (0, *_distinct(residual, chip)):
-            constants = common | {"SLOTS": slots, "WIDTH": wide}
-            kept = {"residual": "bf16", "weight": "fp32", "out": "bf16"}
-            yield _finish(f"residual of {hidden}, {slots} slots", finish_residual, constants, kept, dependent)
-        for slots in _distinct(head, chip):
-            for keep in (1, variants.HEAD_KEEP):
-                constants = common | normed | {"SLOTS": slots, "KEEP": keep, "LOGITS": keep > 1}
-                constants["TILES"] = variants.HEAD_TILES
-                pointers = {"logits": "fp32", "keys": "i64"}
-                yield _finish(f"head of {hidden}, {slots} slots, {keep}", finish_head, constants, pointers, dependent)
-    for keep in (1, variants.HEAD_KEEP):
-        constants = {"PADDED": variants.MERGE_KEYS, "KEEP": keep, "DEPENDENT": dependent}
-        pointers = {"keys": "i64", "merged": "i64"}
-        yield Variant(f"merge, {keep}", merge_keys, pointers, constants, warps=variants.HEAD_WARPS, dependent=dependent)
-
-
-def _distinct(launches: tuple[Launch, ...], chip: Chip) -> tuple[int, ...]:
-    return tuple(sorted({slots for launch in launches for slots in slots_of(launch, chip)}))
-
-
-def _finish(
-    name: str, kernel: object, constants: dict[str, object], pointers: dict[str, str], dependent: bool
-) -> Variant:
-    normed = "NORM_PADDED" in constants
-    warps = variants.HEAD_WARPS if kernel is finish_head else variants.FINISH_WARPS
-    return Variant(
-        name,
-        kernel,
-        {"part": "fp32", "squares": "fp32"} | pointers,
-        constants,
-        warps=warps,
-        dependent=dependent,
-        floats=frozenset({"eps"}) if normed else frozenset(),
+    pointers = {"x": "bf16", "words": "i32", "part": "fp32"}
+    constants: dict[str, object] = {"BITS": 4, "WIDTH": 8, "DEPENDENT": dependent}
+    yield _streaming("product", triton_separate.stream_one, pointers, constants)
+    pointers = pointers | {"words2": "i32", "part2": "fp32"}
+    yield _streaming("two products", triton_separate.stream_two, pointers, constants | {"BITS2": 5})
+    kept = {"residual": "bf16", "weight": "fp32", "squares": "i64", "cleared": "i64"}
+    slots: dict[str, object] = {"SLOTS": 2, "DEPENDENT": dependent}
+    finishing: tuple[tuple[str, object, dict[str, object], dict[str, str]], ...] = (
+        ("rows", triton_separate.finish_rows, {"NORMED": True}, {"squares": "i64"}),
+        ("gate", triton_separate.finish_silu_mul, {"NORMED": True, "WIDTH": 8}, {"squares": "i64"}),
+        ("residual", triton_separate.finish_residual, {"WIDTH": 8}, kept),
     )
+    for name, kernel, some, pointers in finishing:
+        yield Variant(
+            name, kernel, {"part": "fp32", "out": "bf16"} | pointers, slots | some,
+            warps=1, dependent=dependent, floats=frozenset({"eps"}) if "NORMED" in some else frozenset(),
+        )  # fmt: skip
+
+
+def _products(chip: Chip) -> Iterator[Variant]:
+    for width in WIDTHS:
+        common: dict[str, object] = {"WIDTH": width, "DEPENDENT": chip.dependent_launch}
+        base = {"x": "bf16", "words": "i32", "part": "fp32", "counters": "i32", "squares": "i64"}
+        for launch in ROWS:
+            slots = variants.slots_for(max(slots_of(launch, chip)))
+            pointers = base | {"out": "fp32" if launch[0][0] in HEADS else "bf16"}
+            constants = common | {"BITS": launch[0][2], "SLOTS": slots, "NORMED": True}
+            kernel = triton_products.product_rows_one
+            if len(launch) == 2:
+                kernel = triton_products.product_rows_two
+                constants["BITS2"] = launch[1][2]
+                pointers |= {"words2": "i32", "part2": "fp32", "counters2": "i32", "out2": pointers["out"]}
+            yield _streaming("rows", kernel, pointers, constants, frozenset({"eps"}))
+        for launch in GATE:
+            slots = variants.slots_for(max(slots_of(launch, chip)))
+            constants = common | {"BITS": launch[0][2], "SLOTS": slots, "NORMED": True}
+            kernel = triton_products.product_silu_mul
+            yield _streaming("gate", kernel, base | {"out": "bf16"}, constants, frozenset({"eps"}))
+        for launch in RESIDUAL:
+            slots = variants.slots_for(max(slots_of(launch, chip)))
+            constants = common | {"BITS": launch[0][2], "SLOTS": slots}
+            pointers = base | {"out": "bf16", "residual": "bf16", "weight": "fp32", "cleared": "i64"}
+            yield _streaming("residual", triton_products.product_residual, pointers, constants)
+
+
+def _streaming(
+    name: str, kernel: object, pointers: dict[str, str], constants: dict[str, object],
+    floats: frozenset[str] = frozenset(),
+) -> Variant:  # fmt: skip
+    parts = [f"{key.lower()} {value}" for key, value in sorted(constants.items()) if key != "DEPENDENT"]
+    spilt = STACK_BYTES.get(int(str(constants["WIDTH"])), STACK_BYTES_SIX if constants["BITS"] == 6 else 0)
+    return Variant(
+        ", ".join([name, *parts, *([pointers["out"]] if "out" in pointers else [])]), kernel, pointers, constants,
+        warps=1, dependent=bool(constants["DEPENDENT"]), floats=floats, registers=variants.REGISTERS, streams=True,
+        after_stream=AFTER.get(name, (0, 0)), stack_bytes=spilt,
+    )  # fmt: skip
+
+
+def _others(chip: Chip) -> Iterator[Variant]:
+    dependent = chip.dependent_launch
+    for width in WIDTHS:
+        constants: dict[str, object] = {"BLOCK": variants.FIRST_ROWS, "WIDTH": width, "DEPENDENT": dependent}
+        pointers = {"residual": "bf16", "weight": "fp32", "out": "bf16", "squares": "i64", "cleared": "i64"}
+        yield Variant(
+            f"first norm, {width} columns", triton_separate.first_norm, pointers, constants,
+            warps=variants.FIRST_WARPS, dependent=dependent,
+        )  # fmt: skip
+    for keep in (1, variants.HEAD_KEEP):
+        for name, kernel, kept in (
+            ("candidates", block_keys, {"logits": "fp32", "keys": "i64"}),
+            ("merge", merge_keys, {"keys": "i64", "merged": "i64"}),
+        ):
+            constants = {"PADDED": variants.HEAD_KEYS, "KEEP": keep, "DEPENDENT": dependent}
+            yield Variant(f"{name}, {keep}", kernel, kept, constants, warps=variants.HEAD_WARPS, dependent=dependent)
+    for bits in PACKINGS:
+        constants = {"BITS": bits, "STEPS": variants.DEQUANTISE_STEPS}
+        pointers = {"words": "i32", "out": "bf16"}
+        yield Variant(f"dequantise, {bits} bits", dequantise, pointers, constants, warps=1, dependent=False)

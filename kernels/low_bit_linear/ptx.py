@@ -17,6 +17,7 @@ SCALES_CONSTRAINTS = "=f,=f,r"
 
 # Keeps the loads above it above it: without this, ptxas sinks a prefetch to just before its use in the next iteration.
 ORDER_POINT = "bar.warp.sync 0xffffffff; mov.b32 $0, $1;"
+OPAQUE = "mov.b32 $0, $1;"
 ORDER_POINT_CONSTRAINTS = "=r,r"
 
 

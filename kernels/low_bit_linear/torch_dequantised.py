@@ -6,31 +6,37 @@ import torch
 from torch import Tensor
 
 from ninfer.kernels.low_bit_linear.buffers import (
-    NORM_ROWS,
     Columns,
     Norm,
     PartialSums,
     add_slots,
     from_columns,
+    norm_factors,
+    squares_of,
     to_columns,
     write_sums,
 )
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight, unpack
 from ninfer.kernels.low_bit_linear.packing import PAIR_ROWS, TILE_ROWS
-from ninfer.kernels.numerics.activations import reciprocal_root, silu
+from ninfer.kernels.numerics.activations import silu
 from ninfer.kernels.numerics.widths import rows_product
 
 _BLOCK_ELEMENTS = 1 << 22  # weights widened at a time
 
 
-def multiply(x: Columns, tokens: int, weight: LowBitWeight, out: PartialSums) -> None:
+def product(x: Columns, tokens: int, weight: LowBitWeight) -> Tensor:
+    """[T, N] fp32, rows in the order of the tiles."""
     wide = from_columns(x, tokens).float().contiguous()
     step = max(1, _BLOCK_ELEMENTS // (TILE_ROWS * weight.columns))
     parts = []
     for tile in range(0, weight.words.shape[0], step):
         factor = _widened(weight, tile, min(tile + step, weight.words.shape[0])).t()
         parts.append(_block_product(wide, factor))
-    write_sums(torch.cat(parts, dim=1), out)
+    return torch.cat(parts, dim=1)
+
+
+def multiply(x: Columns, tokens: int, weight: LowBitWeight, out: PartialSums) -> None:
+    write_sums(product(x, tokens, weight), out)
 
 
 def dequantise(weight: LowBitWeight, out: Tensor) -> None:
@@ -56,38 +62,50 @@ def _widened(weight: LowBitWeight, begin: int, end: int) -> Tensor:
     return codes.float() * wide
 
 
-def _normed_sums(sums: PartialSums, tokens: int, norm: Norm | None) -> Tensor:
-    total = add_slots(sums, tokens)
-    if norm is None:
-        return total
-    return total * reciprocal_root(norm.squares[:tokens].sum(-1, keepdim=True) / norm.columns + norm.eps)
+def _normed(total: Tensor, norm: Norm | None) -> Tensor:
+    return total if norm is None else total * norm_factors(norm, total.shape[0])
+
+
+def rows(total: Tensor, norm: Norm | None, out: Tensor) -> None:
+    out.copy_(_normed(total, norm))
+
+
+def silu_mul(total: Tensor, norm: Norm | None, out: Columns) -> None:
+    """total [T, N] of a paired matrix"""
+    gate, up = _normed(total, norm).reshape(total.shape[0], -1, 2, PAIR_ROWS).unbind(2)
+    to_columns((silu(gate) * up).flatten(1), out)
+
+
+def residual(total: Tensor, stream: Tensor, weight: Tensor, out: Columns, norm: Norm, cleared: Norm) -> None:
+    stream.copy_(stream.float() + total)
+    norm.squares[:, : stream.shape[0]] += _scaled(stream, weight, out)
+    cleared.squares.zero_()
+
+
+def first_norm(stream: Tensor, weight: Tensor, out: Columns, norm: Norm, cleared: Norm) -> None:
+    norm.squares[:, : stream.shape[0]] = _scaled(stream, weight, out)
+    cleared.squares.zero_()
+
+
+def _scaled(stream: Tensor, weight: Tensor, out: Columns) -> Tensor:
+    """Writes stream * (1 + weight); returns the sums of squares."""
+    value = stream.float()
+    to_columns(value * (weight.float() + 1.0), out)
+    return squares_of(value)
 
 
 def finish_rows(sums: PartialSums, tokens: int, norm: Norm | None, out: Tensor) -> None:
-    out.copy_(_normed_sums(sums, tokens, norm))
+    rows(add_slots(sums, tokens), norm, out)
 
 
 def finish_silu_mul(sums: PartialSums, tokens: int, norm: Norm | None, out: Columns) -> None:
-    gate, up = _normed_sums(sums, tokens, norm).chunk(2, dim=-1)
-    to_columns(silu(gate) * up, out)
+    silu_mul(add_slots(sums, tokens), norm, out)
 
 
-def finish_residual(sums: PartialSums | None, residual: Tensor, weight: Tensor, out: Columns, norm: Norm) -> None:
-    tokens, rows = residual.shape
-    if sums is not None:
-        residual.copy_(residual.float() + add_slots(sums, tokens))
-    value = residual.float()
-    to_columns(value * (weight.float() + 1.0), out)
-    padded = torch.zeros(tokens, norm.squares.shape[1] * NORM_ROWS, device=value.device)
-    padded[:, :rows] = value
-    norm.squares[:tokens] = padded.square().reshape(tokens, -1, NORM_ROWS).sum(-1)
+def finish_residual(sums: PartialSums, stream: Tensor, weight: Tensor, out: Columns, norm: Norm, cleared: Norm) -> None:
+    residual(add_slots(sums, stream.shape[0]), stream, weight, out, norm, cleared)
 
 
-def finish_head(
-    sums: PartialSums, tokens: int, norm: Norm | None, legal: int, keep: int, logits: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    total = _normed_sums(sums, tokens, norm)
-    if logits is not None:
-        logits.copy_(total)
-    order = torch.sort(total[:, :legal], dim=-1, descending=True, stable=True)
+def candidates(logits: Tensor, legal: int, keep: int) -> tuple[Tensor, Tensor]:
+    order = torch.sort(logits[:, :legal], dim=-1, descending=True, stable=True)
     return order.values[:, :keep].contiguous(), order.indices[:, :keep].to(torch.int32)

@@ -32,6 +32,7 @@ _SCALES = tl.constexpr(ptx.SCALES)
 _SCALES_OPERANDS = tl.constexpr(ptx.SCALES_CONSTRAINTS)
 _TWO_FLOATS = tl.constexpr((tl.float32, tl.float32))
 _ORDER_POINT = tl.constexpr(ptx.ORDER_POINT)
+_OPAQUE = tl.constexpr(ptx.OPAQUE)
 _ORDER_POINT_OPERANDS = tl.constexpr(ptx.ORDER_POINT_CONSTRAINTS)
 
 
@@ -39,6 +40,12 @@ _ORDER_POINT_OPERANDS = tl.constexpr(ptx.ORDER_POINT_CONSTRAINTS)
 def order_point(z):
     """No load may move across; `z` is any int32 scalar."""
     tl.inline_asm_elementwise(_ORDER_POINT, _ORDER_POINT_OPERANDS, [z], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def opaque(z):
+    """`z`, any int32; what is computed from it is not taken for what was computed from `z` before."""
+    return tl.inline_asm_elementwise(_OPAQUE, _ORDER_POINT_OPERANDS, [z], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit

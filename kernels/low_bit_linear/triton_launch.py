@@ -11,28 +11,28 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ninfer.kernels.low_bit_linear import variants
+from ninfer.kernels.low_bit_linear import triton_products, triton_separate, variants
 from ninfer.kernels.low_bit_linear.buffers import Columns, Norm, PartialSums
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.low_bit_linear.packing import PAIR_ROWS, TILE_ROWS
 from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise as dequantise_kernel
-from ninfer.kernels.low_bit_linear.triton_finish import finish_residual as residual_kernel
-from ninfer.kernels.low_bit_linear.triton_finish import finish_rows as rows_kernel
-from ninfer.kernels.low_bit_linear.triton_finish import finish_silu_mul as silu_mul_kernel
-from ninfer.kernels.low_bit_linear.triton_head import finish_head as head_kernel
-from ninfer.kernels.low_bit_linear.triton_head import merge_keys
-from ninfer.kernels.low_bit_linear.triton_stream import stream_one, stream_two
+from ninfer.kernels.low_bit_linear.triton_head import block_keys, merge_keys
 
 MIN_DEPENDENT_CAPABILITY = (9, 0)
 
 
 KERNELS = (
-    stream_one,
-    stream_two,
-    rows_kernel,
-    silu_mul_kernel,
-    residual_kernel,
-    head_kernel,
+    triton_products.product_rows_one,
+    triton_products.product_rows_two,
+    triton_products.product_silu_mul,
+    triton_products.product_residual,
+    triton_separate.stream_one,
+    triton_separate.stream_two,
+    triton_separate.finish_rows,
+    triton_separate.finish_silu_mul,
+    triton_separate.finish_residual,
+    triton_separate.first_norm,
+    block_keys,
     merge_keys,
     dequantise_kernel,
 )
@@ -64,6 +64,71 @@ def default_programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count * variants.PROGRAMS_PER_MULTIPROCESSOR
 
 
+def product_rows(
+    x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, PartialSums]], outs: Sequence[Tensor]
+) -> None:
+    early = dependent(x.storage.device)
+    weight, sums = products[0]
+    squares, *law = _norm_arguments(x.norm, sums)
+    constants = {"WIDTH": x.width, "NORMED": x.norm is not None, "DEPENDENT": early}
+    grid = (-(-tokens // x.width), sum(part.schedule.programs for _, part in products))
+    first = (x.storage.shape[1], tokens, sums.storage.shape[1], sums.schedule.quanta)
+    if len(products) == 1:
+        triton_products.product_rows_one[grid](
+            x.storage, *_matrix(weight, sums), outs[0], squares, *first, *_programs(sums), weight.rows, *law,
+            BITS=weight.bits, SLOTS=variants.slots_for(sums.slots), **constants,
+            num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
+        )  # fmt: skip
+        return
+    weight2, sums2 = products[1]
+    _assert_together(weight, sums, weight2, sums2)
+    triton_products.product_rows_two[grid](
+        x.storage, *_matrix(weight, sums), outs[0], *_matrix(weight2, sums2), outs[1], squares, *first,
+        *_programs(sums), weight.rows, *_programs(sums2), weight2.rows, *law,
+        BITS=weight.bits, BITS2=weight2.bits, SLOTS=variants.slots_for(max(sums.slots, sums2.slots)), **constants,
+        num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
+    )  # fmt: skip
+
+
+def product_silu_mul(x: Columns, tokens: int, weight: LowBitWeight, sums: PartialSums, out: Columns) -> None:
+    early = dependent(x.storage.device)
+    squares, *law = _norm_arguments(x.norm, sums)
+    triton_products.product_silu_mul[(-(-tokens // x.width), sums.schedule.programs)](
+        x.storage, *_matrix(weight, sums), out.storage, squares, x.storage.shape[1], tokens, sums.storage.shape[1],
+        sums.schedule.quanta, *_programs(sums), out.storage.shape[1], *law,
+        BITS=weight.bits, WIDTH=x.width, SLOTS=variants.slots_for(sums.slots),
+        NORMED=x.norm is not None, DEPENDENT=early,
+        num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
+    )  # fmt: skip
+
+
+def product_residual(
+    x: Columns, tokens: int, weight: LowBitWeight, sums: PartialSums, residual: Tensor, norm_weight: Tensor,
+    out: Columns, norm: Norm, cleared: Norm,
+) -> None:  # fmt: skip
+    early = dependent(x.storage.device)
+    triton_products.product_residual[(-(-tokens // x.width), sums.schedule.programs)](
+        x.storage, *_matrix(weight, sums), residual, norm_weight, out.storage, norm.squares, cleared.squares,
+        x.storage.shape[1], tokens, sums.storage.shape[1], sums.schedule.quanta, *_programs(sums), weight.rows,
+        out.storage.shape[1], norm.squares.shape[1], cleared.squares.numel(),
+        BITS=weight.bits, WIDTH=x.width, SLOTS=variants.slots_for(sums.slots), DEPENDENT=early,
+        num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
+    )  # fmt: skip
+
+
+def _matrix(weight: LowBitWeight, sums: PartialSums) -> tuple[Tensor, Tensor, Tensor]:
+    return weight.words, sums.storage, sums.counters
+
+
+def _programs(sums: PartialSums) -> tuple[int, int]:
+    return sums.schedule.tiles, sums.schedule.programs
+
+
+def _assert_together(weight: LowBitWeight, sums: PartialSums, weight2: LowBitWeight, sums2: PartialSums) -> None:
+    assert weight2.packing.columns == weight.packing.columns
+    assert sums2.storage.shape[1] == sums.storage.shape[1]
+
+
 def multiply(x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, PartialSums]]) -> None:
     early = dependent(x.storage.device)
     weight, sums = products[0]
@@ -77,16 +142,15 @@ def multiply(x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, Par
         sums.schedule.programs,
     )
     if len(products) == 1:
-        stream_one[grid](
+        triton_separate.stream_one[grid](
             x.storage, weight.words, sums.storage, *first,
             BITS=weight.bits, WIDTH=x.width, DEPENDENT=early,
             num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
         )  # fmt: skip
         return
-    (_, _), (weight2, sums2) = products
-    assert weight2.packing.columns == weight.packing.columns
-    assert sums2.storage.shape[1] == sums.storage.shape[1]
-    stream_two[grid](
+    weight2, sums2 = products[1]
+    _assert_together(weight, sums, weight2, sums2)
+    triton_separate.stream_two[grid](
         x.storage, weight.words, sums.storage, weight2.words, sums2.storage, *first,
         sums2.schedule.tiles, sums2.schedule.programs,
         BITS=weight.bits, BITS2=weight2.bits, WIDTH=x.width, DEPENDENT=early,
@@ -103,81 +167,78 @@ def dequantise(weight: LowBitWeight, out: Tensor) -> None:
     )  # fmt: skip
 
 
-def _norm_arguments(norm: Norm | None, sums: PartialSums) -> tuple[Tensor, tuple[int, int, float], int]:
-    """Squares; columns, blocks, eps; the padded number of blocks: 0 without a norm, and then no pointer is read."""
+def _norm_arguments(norm: Norm | None, sums: PartialSums) -> tuple[Tensor, int, int, float]:
+    """Squares; capacity, columns, eps. Without a norm no pointer is read."""
     if norm is None:
-        return sums.storage, (1, 0, 0.0), 0
-    blocks = norm.squares.shape[1]
-    assert blocks <= variants.NORM_PADDED
-    return norm.squares, (norm.columns, blocks, norm.eps), variants.NORM_PADDED
+        return sums.storage, 0, 1, 0.0
+    return norm.squares, norm.squares.shape[1], norm.columns, norm.eps
 
 
-def _grid(rows: int, tokens: int, tiles: int) -> tuple[int, int]:
-    return (-(-rows // (16 * tiles)), -(-tokens // 8))
+def _finishing(sums: PartialSums, tokens: int) -> tuple[tuple[int, int], int]:
+    """Grid, slots."""
+    return (sums.schedule.tiles, -(-tokens // 8)), sums.slots
 
 
 def finish_rows(sums: PartialSums, tokens: int, norm: Norm | None, out: Tensor) -> None:
     early = dependent(out.device)
-    squares, law, padded = _norm_arguments(norm, sums)
-    rows_kernel[_grid(sums.rows, tokens, variants.FINISH_TILES)](
-        sums.storage, squares, out, sums.rows, *_shape(sums), tokens, *law,
-        SLOTS=sums.slots, TILES=variants.FINISH_TILES, NORM_PADDED=padded, DEPENDENT=early,
-        num_warps=variants.FINISH_WARPS, launch_pdl=early,
+    squares, *law = _norm_arguments(norm, sums)
+    grid, slots = _finishing(sums, tokens)
+    triton_separate.finish_rows[grid](
+        sums.storage, squares, out, sums.rows, grid[0], sums.storage.shape[1], tokens, *law,
+        SLOTS=slots, NORMED=norm is not None, DEPENDENT=early, num_warps=1, launch_pdl=early,
     )  # fmt: skip
 
 
 def finish_silu_mul(sums: PartialSums, tokens: int, norm: Norm | None, out: Columns) -> None:
     early = dependent(out.storage.device)
-    squares, law, padded = _norm_arguments(norm, sums)
-    silu_mul_kernel[_grid(out.columns, tokens, variants.FINISH_TILES)](
-        sums.storage, squares, out.storage, out.columns, *_shape(sums), tokens, out.storage.shape[1], *law,
-        SLOTS=sums.slots, TILES=variants.FINISH_TILES, NORM_PADDED=padded, WIDTH=out.width,
-        DEPENDENT=early, num_warps=variants.FINISH_WARPS, launch_pdl=early,
+    squares, *law = _norm_arguments(norm, sums)
+    grid, slots = _finishing(sums, tokens)
+    triton_separate.finish_silu_mul[grid](
+        sums.storage, squares, out.storage, grid[0], sums.storage.shape[1], tokens, out.storage.shape[1], *law,
+        SLOTS=slots, NORMED=norm is not None, WIDTH=out.width, DEPENDENT=early, num_warps=1, launch_pdl=early,
     )  # fmt: skip
 
 
-def finish_residual(sums: PartialSums | None, residual: Tensor, weight: Tensor, out: Columns, norm: Norm) -> None:
+def finish_residual(
+    sums: PartialSums, residual: Tensor, weight: Tensor, out: Columns, norm: Norm, cleared: Norm
+) -> None:
     early = dependent(residual.device)
     tokens, rows = residual.shape
-    # Without sums nothing is read through the first pointer.
-    part, tiles, blocks = (norm.squares, 1, 1) if sums is None else (sums.storage, *_shape(sums))
-    residual_kernel[_grid(rows, tokens, variants.FINISH_TILES)](
-        part, residual, weight, out.storage, norm.squares, rows, tiles, blocks, tokens,
-        out.storage.shape[1],
-        SLOTS=0 if sums is None else sums.slots, TILES=variants.FINISH_TILES, WIDTH=out.width, DEPENDENT=early,
-        num_warps=variants.FINISH_WARPS, launch_pdl=early,
+    grid, slots = _finishing(sums, tokens)
+    triton_separate.finish_residual[grid](
+        sums.storage, residual, weight, out.storage, norm.squares, cleared.squares, rows, grid[0],
+        sums.storage.shape[1], tokens, out.storage.shape[1], norm.squares.shape[1], cleared.squares.numel(),
+        SLOTS=slots, WIDTH=out.width, DEPENDENT=early, num_warps=1, launch_pdl=early,
     )  # fmt: skip
 
 
-def _shape(sums: PartialSums) -> tuple[int, int]:
-    """Row tiles and blocks of columns."""
-    return sums.storage.shape[2], sums.storage.shape[1]
+def first_norm(residual: Tensor, weight: Tensor, out: Columns, norm: Norm, cleared: Norm) -> None:
+    early = dependent(residual.device)
+    tokens, rows = residual.shape
+    triton_separate.first_norm[(tokens,)](
+        residual, weight, out.storage, norm.squares, cleared.squares, rows, out.storage.shape[1],
+        norm.squares.shape[1], cleared.squares.numel(),
+        BLOCK=variants.FIRST_ROWS, WIDTH=out.width, DEPENDENT=early,
+        num_warps=variants.FIRST_WARPS, launch_pdl=early,
+    )  # fmt: skip
 
 
-def finish_head(
-    sums: PartialSums, tokens: int, norm: Norm | None, legal: int, keep: int, logits: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    device = sums.storage.device
+def candidates(logits: Tensor, legal: int, keep: int) -> tuple[Tensor, Tensor]:
+    device = logits.device
     early = dependent(device)
-    squares, law, padded = _norm_arguments(norm, sums)
+    tokens, rows = logits.shape
     kept = 1 if keep == 1 else variants.HEAD_KEEP
-    grid = _grid(sums.rows, tokens, variants.HEAD_TILES)
-    keys = torch.empty(tokens, grid[0], kept, dtype=torch.int64, device=device)
-    head_kernel[grid](
-        sums.storage, squares, sums.storage if logits is None else logits, keys,
-        sums.rows, legal, *_shape(sums), tokens, *law,
-        SLOTS=sums.slots, TILES=variants.HEAD_TILES, NORM_PADDED=padded, KEEP=kept,
-        LOGITS=logits is not None, DEPENDENT=early, num_warps=variants.HEAD_WARPS, launch_pdl=early,
-    )  # fmt: skip
-    count = grid[0] * kept
-    while count > kept:
-        parts = -(-count // variants.MERGE_KEYS)
+    options = {"num_warps": variants.HEAD_WARPS, "launch_pdl": early}
+    constants = {"PADDED": variants.HEAD_KEYS, "KEEP": kept, "DEPENDENT": early}
+    parts = -(-legal // variants.HEAD_KEYS)
+    keys = torch.empty(tokens, parts, kept, dtype=torch.int64, device=device)
+    block_keys[(parts, tokens)](logits, keys, rows, legal, **constants, **options)
+    while parts > 1:
+        count = parts * kept
+        parts = -(-count // variants.HEAD_KEYS)
         merged = torch.empty(tokens, parts, kept, dtype=torch.int64, device=device)
-        merge_keys[(parts, tokens)](
-            keys, merged, count, PADDED=variants.MERGE_KEYS, KEEP=kept, DEPENDENT=early,
-            num_warps=variants.HEAD_WARPS, launch_pdl=early,
-        )  # fmt: skip
-        keys, count = merged, parts * kept
+        merge_keys[(parts, tokens)](keys, merged, count, **constants, **options)
+        keys = merged
     return _read_keys(keys[:, 0, :keep])
 
 

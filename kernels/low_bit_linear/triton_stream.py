@@ -4,7 +4,9 @@ While one quantum is multiplied the next is on its way into the second set of re
 no barrier between warps. Sixteen programs of at most 128 registers fill a multiprocessor. With dependent launch the
 first quantum is loaded before the predecessor's results are waited for: weights do not depend on them.
 
-All integers are runtime values that are never specialised, so one binary per (bits, width) serves every shape.
+The sums of a tile lie in slots, one for each program that worked on it. Who finishes a tile learns from its counter
+that it is the last to arrive; it then adds the slots in order, so the bits do not depend on who that was. The loop
+knows nothing of it: a program looks at its tiles when its run has ended.
 """
 
 # mypy: ignore-errors
@@ -20,6 +22,7 @@ from ninfer.kernels.low_bit_linear.triton_fragments import (
     column_operand,
     group_scales,
     load_quantum,
+    opaque,
     order_point,
     scale_tile,
     weight_operand,
@@ -67,19 +70,32 @@ def _store_sums(sums, part, tile, slot, group, tokens, blocks, tiles, COUNT: tl.
 
 
 @triton.jit
-def _run(
+def _owner(quantum, base, longer):
+    """The program that computes a quantum (`Schedule.owner`)."""
+    border = longer * (base + 1)
+    return tl.where(quantum < border, quantum // (base + 1), longer + (quantum - border) // base)
+
+
+@triton.jit
+def run_of(program, programs, tiles, quanta):
+    """First quantum of a program's run and the number of its quanta."""
+    total = tiles * quanta
+    base = total // programs
+    longer = total - base * programs
+    return program * base + tl.minimum(program, longer), base + (program < longer).to(tl.int32)
+
+
+@triton.jit
+def stream(
     x, words, part, group, program, programs, tokens, blocks, tiles, quanta,
     BITS: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    """Multiply a program's run and store the sum of each of its tiles in the program's slot."""
     LANE_WORDS: tl.constexpr = 4 if BITS == 8 else BITS
     WORDS: tl.constexpr = 128 * LANE_WORDS + 32
     STEP: tl.constexpr = (128 if BITS == 8 else 256) * WIDTH  # elements of x per quantum
     COUNT: tl.constexpr = (WIDTH + 7) // 8
-    total = tiles * quanta
-    base = total // programs
-    longer = total - base * programs
-    begin = program * base + tl.minimum(program, longer)
-    steps = base + (program < longer).to(tl.int32)
+    begin, steps = run_of(program, programs, tiles, quanta)
     words += begin.to(tl.int64) * WORDS
     current = load_quantum(words, LANE_WORDS)
     if DEPENDENT:
@@ -87,10 +103,8 @@ def _run(
     # The slot in the first tile is the number of earlier programs that work on it; every later tile is begun here.
     tile = begin // quanta
     j = begin - tile * quanta
-    first = tile * quanta
-    border = longer * (base + 1)
-    owner = tl.where(first < border, first // (base + 1), longer + (first - border) // base)
-    slot = program - owner
+    base = tiles * quanta // programs
+    slot = program - _owner(tile * quanta, base, tiles * quanta - base * programs)
     offsets = ()
     for n in tl.static_range(COUNT):
         offsets = offsets + (column_offsets(n, WIDTH),)
@@ -112,34 +126,39 @@ def _run(
         current = following
 
 
-# Neighbouring programs multiply the same weights with further groups of WIDTH columns and find them in a cache.
+@triton.jit
+def arrive(counters, program, programs, tiles, quanta):
+    """After a run: report its first and last tile as written, and learn which of them this program has to finish: those
+    it computed alone, and those whose other programs have arrived before. The counter of a finished tile is zero again.
+
+    returns  first tile, last tile, then of each the number of slots to add: 0 if it is not this program's to finish
+    """
+    # Numbers of the run are computed anew, so that the loop need not keep them.
+    begin, steps = run_of(opaque(program), programs, tiles, quanta)
+    first = begin // quanta
+    last = (begin + steps - 1) // quanta
+    base = tiles * quanta // programs
+    longer = tiles * quanta - base * programs
+    lane = tl.arange(0, 32)
+    ends = (lane == 0) | ((lane == 1) & (last > first))
+    tile = tl.where(lane == 0, first, last)
+    count = _owner(tile * quanta + quanta - 1, base, longer) - _owner(tile * quanta, base, longer) + 1
+    shared = ends & (count > 1)
+    # One lane reports what all have stored, and what others stored is read by all.
+    tl.debug_barrier()
+    before = tl.atomic_add(counters + tile, 1, mask=shared, sem="acq_rel", scope="gpu")
+    complete = shared & (before == count - 1)
+    tl.store(counters + tile, 0, mask=complete)
+    found = tl.where(complete | (ends & (count == 1)), count, 0)
+    both = tl.sum(found << (16 * tl.minimum(lane, 1)))
+    tl.debug_barrier()
+    return first, last, both & 0xFFFF, both >> 16
 
 
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs"])
-def stream_one(
-    x, words, part, plane, tokens, blocks, quanta, tiles, programs,
-    BITS: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """part[slot, t, n] = sum over a run of k of x[k, t] * w[n, k]; a group has `plane` blocks [WIDTH, 32] of x."""
-    group = tl.program_id(0)
-    program = tl.program_id(1)
-    x += group.to(tl.int64) * plane * (32 * WIDTH)
-    _run(x, words, part, group, program, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
-
-
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs", "tiles2", "programs2"])
-def stream_two(
-    x, words, part, words2, part2, plane, tokens, blocks, quanta, tiles, programs, tiles2, programs2,
-    BITS: tl.constexpr, BITS2: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """Two matrices with the same x. Programs of both are interleaved, so that early and late ones serve each."""
-    group = tl.program_id(0)
-    program = tl.program_id(1)
-    x += group.to(tl.int64) * plane * (32 * WIDTH)
-    both = programs + programs2
-    before = (program * programs) // both  # programs of the first matrix among those before this one
-    if ((program + 1) * programs) // both > before:
-        _run(x, words, part, group, before, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
-    else:
-        second = program - before
-        _run(x, words2, part2, group, second, programs2, tokens, blocks, tiles2, quanta, BITS2, WIDTH, DEPENDENT)
+@triton.jit
+def pieces(k, first, last, first_count, last_count):
+    """Two tiles of a run and the slots of each: the ends for k = 0, then those between, which no other program has."""
+    tile = first + 2 * k - 1
+    one = tl.where(k == 0, first, tile)
+    two = tl.where(k == 0, last, tile + 1)
+    return one, two, tl.where(k == 0, first_count, 1), tl.where(k == 0, last_count, (tile + 1 < last).to(tl.int32))

@@ -1,8 +1,9 @@
 """Low-bit products against the speed of memory: ``python -m ninfer.bench.linear [--model NAME] [--json]``.
 
 Measures the device's read ceiling, every kind of matrix of the model at several numbers of columns, and all linears of
-one token in a single CUDA graph, bare and with what finishes them; checks a few rows against float64 and that the bits
-of a column do not depend on the others. Without a GPU it runs the plain route on the `tiny` shapes, to try the command.
+one token in a single CUDA graph: bare, with what finishes them in launches of its own, and with that in their own
+launch. Checks a few rows against float64, that both ways give the same bits, and that the bits of a column do not
+depend on the others. Without a GPU it runs the plain route on the `tiny` shapes, to try the command.
 """
 
 from __future__ import annotations
@@ -113,11 +114,17 @@ def measure(stack: Stack, columns: list[int], ceiling: float, repeats: int) -> l
     for tokens in columns:
         run = stack.run(tokens)
         for kind in stack.shapes.kinds:
-            launches = run.one_kind(kind)
-            seconds = timed_s(lambda: run.one_kind(kind), stack.device, repeats) / launches  # noqa: B023
             nbytes = sum(weight.nbytes for weight in stack.of_kind(kind)[0])
-            rows.append(Row(kind, tokens, launches, 1e6 * seconds, nbytes, nbytes / seconds / ceiling))
-        for name, work in (("token, products", run.products), ("token, finished", run.token)):
+            for fused in (False, True):
+                launches = run.one_kind(kind, fused=fused)
+                seconds = timed_s(lambda: run.one_kind(kind, fused=fused), stack.device, repeats) / launches  # noqa: B023
+                name = f"{kind}, fused" if fused else kind
+                rows.append(Row(name, tokens, launches, 1e6 * seconds, nbytes, nbytes / seconds / ceiling))
+        for name, work in (
+            ("token, products", run.products),
+            ("token, separate", lambda: run.token(fused=False)),  # noqa: B023
+            ("token, fused", lambda: run.token(fused=True)),  # noqa: B023
+        ):
             seconds = timed_s(work, stack.device, repeats)
             share = stack.nbytes / seconds / ceiling
             rows.append(Row(name, tokens, len(stack.weights), 1e6 * seconds, stack.nbytes, share))
@@ -132,11 +139,13 @@ def check(stack: Stack, columns: list[int]) -> list[Check]:
         run = stack.run(tokens)
         for kind in stack.shapes.kinds:
             checks.append(Check(kind, tokens, *_against_float64(run, kind)))
-        run.token(run.logits)
+        run.token(fused=True, mixed=True)
         logits[tokens] = run.logits.clone()
-        run.token(run.logits)
         finite = bool(torch.isfinite(run.logits).all())
-        checks.append(Check("two runs", tokens, torch.equal(run.logits, logits[tokens]) and finite, "bits of logits"))
+        for name, fused in (("two runs", True), ("separate launches", False)):
+            run.logits.fill_(float("nan"))
+            run.token(fused=fused, mixed=True)
+            checks.append(Check(name, tokens, torch.equal(run.logits, logits[tokens]) and finite, "bits of logits"))
     widest = max(columns)
     for tokens in columns:
         same = torch.equal(logits[tokens], logits[widest][:tokens])

@@ -45,9 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     source = torch.Generator(device).manual_seed(0)
     rows = []
     for name, n, k, bits, paired in SHAPES if device.type == "cuda" else (("tiny", 64, 256, 4, True),):
-        weights = [
-            LowBitWeight(random_weight((n, k, bits), device, source).words, n, k, bits, paired) for _ in range(COPIES)
-        ]
+        weights = [random_weight((n, k, bits), device, source, paired=paired) for _ in range(COPIES)]
         out = torch.empty(n, k, dtype=torch.bfloat16, device=device)
         nbytes = weights[0].nbytes + out.nbytes
         for steps in (int(text) for text in options.steps.split(",")):

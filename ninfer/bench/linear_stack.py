@@ -1,8 +1,8 @@
 """The linears of one token of the 27B with random weights, laid out as an engine would run them.
 
-Every launch has weights of its own, so that no cache serves two. The mixers are missing: a GDN layer's output product
-takes silu(value) * z, an attention layer's takes what the layer before it took. That keeps every number dependent on
-the column it began with, which is what the equality check needs.
+Every launch has weights of its own, so that no cache serves two. The mixers are missing. Where time is measured, output
+products take columns that stay as they are; where bits are compared, they take a part of the rows that a mixer would,
+so that every number depends on the column it began with.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from ninfer.kernels.low_bit_linear import op
-from ninfer.kernels.low_bit_linear.buffers import Columns, PartialSums, columns_buffer, partial_sums, to_columns
+from ninfer.kernels.low_bit_linear.buffers import Columns, Norm, PartialSums, columns_buffer, partial_sums, to_columns
 from ninfer.kernels.low_bit_linear.op import Product
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight, allocate
 
 EPS = 1e-6
+PAIRED = ("gate_up", "mtp_gate_up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +63,15 @@ MODELS = {
 }
 
 
-def random_weight(shape: tuple[int, int, int], device: torch.device, source: torch.Generator) -> LowBitWeight:
+def random_weight(
+    shape: tuple[int, int, int], device: torch.device, source: torch.Generator, *, paired: bool = False
+) -> LowBitWeight:
     """Random codes, and scales of both signs that keep the size of what is multiplied. Written in packed form.
 
     Random codes have mean -1/2: with scales of one sign, a chain of layers would blow that up.
     """
     rows, columns, bits = shape
-    weight = allocate(rows, columns, bits, device)
+    weight = allocate(rows, columns, bits, device, paired=paired)
     step = max(1, (1 << 27) // weight.words[0].numel())
     size = 1 / (columns**0.5 * (4**bits / 12) ** 0.5)
     codes = weight.packing.words - 32
@@ -87,10 +90,14 @@ class Stack:
         self.shapes, self.device, self.programs = shapes, device, programs
         source = torch.Generator(device).manual_seed(seed)
         self.weights = [
-            (kind, [random_weight(shape, device, source) for shape in shapes.kinds[kind]]) for kind in shapes.order()
+            (kind, [random_weight(shape, device, source, paired=kind in PAIRED) for shape in shapes.kinds[kind]])
+            for kind in shapes.order()
         ]
         self.extra = {
-            kind: [[random_weight(shape, device, source) for shape in shapes.kinds[kind]] for _ in range(4)]
+            kind: [
+                [random_weight(shape, device, source, paired=kind in PAIRED) for shape in shapes.kinds[kind]]
+                for _ in range(4)
+            ]
             for kind in ("mtp_gate_up", "draft_head")
         }
         self.norm_weight = torch.zeros(shapes.hidden, device=device)
@@ -114,59 +121,92 @@ class Run:
         shapes, device = stack.shapes, stack.device
         self.stack, self.tokens = stack, tokens
         self.sums: dict[str, tuple[PartialSums, ...]] = {}
-        for kind in shapes.kinds:
+        self.rows: dict[str, list[Tensor]] = {}
+        for kind, matrices in shapes.kinds.items():
             self.sums[kind] = partial_sums(stack.of_kind(kind)[0], tokens, stack.programs)
-        self.x = columns_buffer(shapes.hidden, tokens, device, EPS)
+            dtype = torch.float32 if kind in ("head", "draft_head") else torch.bfloat16
+            self.rows[kind] = [torch.empty(tokens, rows, dtype=dtype, device=device) for rows, _, _ in matrices]
+        self.x = columns_buffer(shapes.hidden, tokens, device, EPS)  # of the mixer
+        self.y = columns_buffer(shapes.hidden, tokens, device, EPS)  # of the feed-forward
         self.mixed = columns_buffer(shapes.mixed, tokens, device)
         self.product = columns_buffer(shapes.inner, tokens, device)
         self.start = torch.randn(
             max(32, tokens), shapes.hidden, generator=torch.Generator().manual_seed(7), dtype=torch.float32
         )[:tokens].to(device, torch.bfloat16)
         self.residual = self.start.clone()
-        self.rows = torch.empty(tokens, shapes.kinds["gdn"][0][0], dtype=torch.bfloat16, device=device)
-        widest = max(shapes.kinds["attention"][0][0], shapes.kinds["attention"][1][0])
-        self.attention_rows = torch.empty(tokens, widest, dtype=torch.bfloat16, device=device)
-        self.logits = torch.empty(tokens, shapes.vocabulary, device=device)
         # Zeros would be multiplied with less power, and would hide a wrong product.
-        for buffer in (self.x, self.mixed, self.product):
+        for buffer in (self.x, self.y, self.mixed, self.product):
             to_columns(torch.randn(tokens, buffer.columns, device=device), buffer)
+
+    @property
+    def logits(self) -> Tensor:
+        return self.rows["head"][0]
 
     def columns(self, kind: str) -> Columns:
         """What the products of a kind multiply."""
-        return {"output": self.mixed, "down": self.product}.get(kind, self.x)
+        return {"output": self.mixed, "down": self.product, "gate_up": self.y, "mtp_gate_up": self.y}.get(kind, self.x)
+
+    def _products(self, kind: str, weights: list[LowBitWeight]) -> list[Product]:
+        return [Product(weight, sums) for weight, sums in zip(weights, self.sums[kind], strict=True)]
 
     def multiply(self, kind: str, weights: list[LowBitWeight]) -> None:
-        products = [Product(weight, sums) for weight, sums in zip(weights, self.sums[kind], strict=True)]
-        op.multiply(self.columns(kind), self.tokens, products)
+        """A product without its end."""
+        op.multiply(self.columns(kind), self.tokens, self._products(kind, weights))
+
+    def fused(self, kind: str, weights: list[LowBitWeight]) -> None:
+        """A product with its end in one launch."""
+        x, products = self.columns(kind), self._products(kind, weights)
+        if kind in PAIRED:
+            op.product_silu_mul(x, self.tokens, products[0], self.product)
+        elif kind in ("output", "down"):
+            out, cleared = self._norms(kind)
+            op.product_residual(x, self.tokens, products[0], self.residual, self.stack.norm_weight, out, cleared)
+        else:
+            op.product_rows(x, self.tokens, products, self.rows[kind])
+
+    def separate(self, kind: str, weights: list[LowBitWeight]) -> None:
+        """A product, and its end in launches of their own."""
+        self.multiply(kind, weights)
+        x, sums = self.columns(kind), self.sums[kind]
+        if kind in PAIRED:
+            op.finish_silu_mul(sums[0], self.tokens, x.norm, self.product)
+        elif kind in ("output", "down"):
+            out, cleared = self._norms(kind)
+            op.finish_residual(sums[0], self.residual, self.stack.norm_weight, out, cleared)
+        else:
+            for part, rows in zip(sums, self.rows[kind], strict=True):
+                op.finish_rows(part, self.tokens, x.norm, rows)
+
+    def _norms(self, kind: str) -> tuple[Columns, Norm]:
+        """The columns that a product's residual goes to, and the norm it clears."""
+        out, other = (self.y, self.x) if kind == "output" else (self.x, self.y)
+        assert other.norm is not None
+        return out, other.norm
 
     def products(self) -> None:
         """The launches of one token without what is between them."""
         for kind, weights in self.stack.weights:
             self.multiply(kind, weights)
 
-    def one_kind(self, kind: str) -> int:
+    def one_kind(self, kind: str, *, fused: bool = False) -> int:
         """All products of a kind, one after another; returns how many."""
         launches = self.stack.of_kind(kind)
         repeats = 4 if len(launches) == 1 else 1
         for weights in launches * repeats:
-            self.multiply(kind, weights)
+            if fused:
+                self.fused(kind, weights)
+            else:
+                self.multiply(kind, weights)
         return len(launches) * repeats
 
-    def token(self, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Products and finishing of one token; returns the value and the row of each token's largest logit."""
+    def token(self, *, fused: bool, mixed: bool = False) -> tuple[Tensor, Tensor]:
+        """One token; returns the value and the row of each token's largest logit. mixed: output products take a part of
+        the rows of the layer's first launch."""
         self.residual.copy_(self.start)
-        op.finish_residual(None, self.residual, self.stack.norm_weight, self.x)
+        assert self.y.norm is not None
+        op.first_norm(self.residual, self.stack.norm_weight, self.x, self.y.norm)
         for kind, weights in self.stack.weights:
-            self.multiply(kind, weights)
-            first = self.sums[kind][0]
-            if kind == "gdn":
-                op.finish_rows(first, self.tokens, self.x.norm, self.rows)
-                op.finish_silu_mul(self.sums[kind][1], self.tokens, self.x.norm, self.mixed)
-            elif kind == "attention":
-                for sums in self.sums[kind]:
-                    op.finish_rows(sums, self.tokens, self.x.norm, self.attention_rows)
-            elif kind == "gate_up":
-                op.finish_silu_mul(first, self.tokens, self.x.norm, self.product)
-            elif kind in ("output", "down"):
-                op.finish_residual(first, self.residual, self.stack.norm_weight, self.x)
-        return op.finish_head(self.sums["head"][0], self.tokens, self.x.norm, self.stack.shapes.vocabulary, 1, logits)
+            (self.fused if fused else self.separate)(kind, weights)
+            if mixed and kind in ("gdn", "attention"):
+                to_columns(self.rows[kind][1][:, : self.mixed.columns], self.mixed)
+        return op.candidates(self.logits, self.stack.shapes.vocabulary, 1)

@@ -15,7 +15,7 @@ def test_the_command_checks_measures_and_prints(capsys: pytest.CaptureFixture[st
     assert linear.main(["--model", "tiny", "--columns", "1,4,20", "--repeats", "1", "--sweep-mib", "1"]) == 0
     table = capsys.readouterr().out
     assert "FAIL" not in table
-    assert "token, finished" in table
+    assert "token, fused" in table
     assert linear.main(["--columns", "1", "--repeats", "1", "--sweep-mib", "1", "--json"]) == 0
     report = orjson.loads(capsys.readouterr().out)
     assert report["model"] == "tiny"

@@ -9,24 +9,18 @@ from __future__ import annotations
 import pytest
 import torch
 import triton.language as tl
+from torch import Tensor
 
 from ninfer.kernels.low_bit_linear import op, ref, triton_fragments, triton_launch, variants
-from ninfer.kernels.low_bit_linear.buffers import (
-    Norm,
-    PartialSums,
-    add_slots,
-    columns_buffer,
-    from_columns,
-    to_columns,
-    write_sums,
-)
+from ninfer.kernels.low_bit_linear.buffers import add_slots, columns_buffer, from_columns, norm_factors, to_columns
+from ninfer.kernels.low_bit_linear.op import Product
 from ninfer.kernels.read_sweep import triton_sweep
 from ninfer.kernels.read_sweep.op import read_sweep
 from tests.kernels.data import normal
-from tests.kernels.low_bit_linear.cases import EPS, columns, product_rows, products
+from tests.kernels.low_bit_linear.cases import EPS, cleared_norm, columns, paired_product, products, set_norm, summed
 from tests.kernels.low_bit_linear.data import matrix
 from tests.support import ptx
-from tests.support.tolerance import BF16_ROUNDED, FP32_REDUCTION, assert_within
+from tests.support.tolerance import BF16_ROUNDED, FP32_REDUCTION, Tolerance, assert_within
 
 ptx.install()
 
@@ -45,7 +39,7 @@ def test_products_match_the_oracle(bits: int, rows: int, inner: int, programs: i
     x, buffer = columns(tokens, inner, tokens)
     (product,) = products([stored], tokens, programs)
     triton_launch.multiply(buffer, tokens, [(product.weight, product.sums)])
-    assert_within(FP32_REDUCTION, product_rows(product.sums, tokens), ref.product_ref(x, stored.wide))
+    assert_within(FP32_REDUCTION, summed(product.sums, tokens), ref.product_ref(x, stored.wide))
     assert product.sums.slots > 1
     # Another launch writes the same places with the same bits, so sums need no clearing between launches.
     once = add_slots(product.sums, tokens)
@@ -61,7 +55,7 @@ def test_both_numberings_of_the_releases_of_triton(bits: int, k_width: int, monk
     x, buffer = columns(8, 512, 8)
     (product,) = products([stored], 8, programs=2)
     triton_launch.multiply(buffer, 8, [(product.weight, product.sums)])
-    assert_within(FP32_REDUCTION, product_rows(product.sums, 8), ref.product_ref(x, stored.wide))
+    assert_within(FP32_REDUCTION, summed(product.sums, 8), ref.product_ref(x, stored.wide))
 
 
 def test_a_token_does_not_see_its_neighbours() -> None:
@@ -74,7 +68,7 @@ def test_a_token_does_not_see_its_neighbours() -> None:
         to_columns(x[:tokens], buffer)
         (product,) = products([stored], tokens, programs=3)
         triton_launch.multiply(buffer, tokens, [(product.weight, product.sums)])
-        results.append(product_rows(product.sums, tokens))
+        results.append(summed(product.sums, tokens))
     for result in results:
         assert torch.equal(result, results[-1][: result.shape[0]])
 
@@ -86,7 +80,7 @@ def test_sums_for_many_tokens_serve_few() -> None:
     (narrow,) = products([stored], 2, programs=4)
     for product in (wide, narrow):
         triton_launch.multiply(buffer, 2, [(product.weight, product.sums)])
-    assert torch.equal(product_rows(wide.sums, 2), product_rows(narrow.sums, 2))
+    assert torch.equal(summed(wide.sums, 2), summed(narrow.sums, 2))
 
 
 def test_two_matrices_of_one_launch_equal_two_launches() -> None:
@@ -95,72 +89,127 @@ def test_two_matrices_of_one_launch_equal_two_launches() -> None:
     both = products(matrices, 5, programs=9)
     triton_launch.multiply(buffer, 5, [(product.weight, product.sums) for product in both])
     for product, stored in zip(both, matrices, strict=True):
-        assert_within(FP32_REDUCTION, product_rows(product.sums, 5), ref.product_ref(x, stored.wide))
+        assert_within(FP32_REDUCTION, summed(product.sums, 5), ref.product_ref(x, stored.wide))
         (alone,) = products([stored], 5, product.sums.schedule.programs)
         triton_launch.multiply(buffer, 5, [(alone.weight, alone.sums)])
         assert torch.equal(add_slots(alone.sums, 5), add_slots(product.sums, 5))
 
 
-def _sums(rows: int, tokens: int) -> PartialSums:
-    """Sums with three slots, some of them unused."""
-    (product,) = products([matrix(rows, 768, 4)], tokens, programs=-(-rows // 16) * 3 // 2)
-    write_sums(normal(tokens, rows, seed=6), product.sums)
-    product.sums.storage[1:] = normal(*product.sums.storage[1:].shape, seed=7)
-    return product.sums
+def _empty(tokens: int, product: Product, dtype: torch.dtype) -> Tensor:
+    return torch.empty(tokens, product.weight.rows, dtype=dtype)
 
 
-def _norm(tokens: int, dimension: int) -> Norm:
-    squares = torch.zeros(max(8, columns_buffer(32, tokens, "cpu").capacity), -(-dimension // 128))
-    squares[:tokens] = normal(tokens, squares.shape[1], seed=8).abs() * 128
-    return Norm(squares, dimension, EPS)
+# Tiles of one program and of several, runs inside a tile and over many; tokens of one and of several groups.
+SHAPES = [(4, 48, 512, 5, 1), (5, 80, 256, 2, 3), (8, 32, 512, 7, 11), (6, 16, 512, 2, 19)]
+DTYPES = [torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
 
 
-@pytest.mark.parametrize(("rows", "tokens", "dtype"), [
-    (300, 1, torch.bfloat16), (128, 8, torch.float32), (40, 11, torch.float32),
-])  # fmt: skip
+def _rounded_to(dtype: torch.dtype) -> Tolerance:
+    return BF16_ROUNDED if dtype == torch.bfloat16 else FP32_REDUCTION
+
+
+@pytest.mark.parametrize(("shape", "dtype"), list(zip(SHAPES, DTYPES, strict=True)), ids=str)
+def test_rows_in_one_launch_have_the_bits_of_two(shape: tuple[int, int, int, int, int], dtype: torch.dtype) -> None:
+    bits, rows, inner, programs, tokens = shape
+    x, buffer = columns(tokens, inner, tokens, eps=EPS)
+    norm = set_norm(buffer, tokens)
+    stored = matrix(rows, inner, bits)
+    (one,), (two,) = (products([stored], tokens, programs) for _ in range(2))
+    out, separate = _empty(tokens, one, dtype), _empty(tokens, two, dtype)
+    triton_launch.product_rows(buffer, tokens, [(one.weight, one.sums)], [out])
+    triton_launch.multiply(buffer, tokens, [(two.weight, two.sums)])
+    triton_launch.finish_rows(two.sums, tokens, norm, separate)
+    assert torch.equal(out, separate)
+    assert not one.sums.counters.any()
+    expected = ref.product_ref(x, stored.wide) * norm_factors(norm, tokens).double()
+    assert_within(_rounded_to(dtype), out, expected)
+
+
 @pytest.mark.parametrize("normed", [False, True])
-def test_rows_are_finished_as_by_the_plain_route(rows: int, tokens: int, dtype: torch.dtype, normed: bool) -> None:
-    sums = _sums(rows, tokens)
-    norm = _norm(tokens, 700) if normed else None
-    plain, out = torch.empty(tokens, rows, dtype=dtype), torch.empty(tokens, rows, dtype=dtype)
-    op.finish_rows(sums, tokens, norm, plain)
-    triton_launch.finish_rows(sums, tokens, norm, out)
-    if normed:
-        assert_within(BF16_ROUNDED if dtype == torch.bfloat16 else FP32_REDUCTION, out, plain.double())
-    else:
-        assert torch.equal(out, plain)
+def test_rows_of_two_matrices_in_one_launch_have_the_bits_of_two(normed: bool) -> None:
+    matrices = [matrix(64, 512, 4), matrix(88, 512, 5, seed=1)]
+    _, x = columns(5, 512, 8, eps=EPS if normed else None)
+    norm = set_norm(x, 5) if normed else None
+    both = products(matrices, 5, programs=9)
+    outs, separate = ([_empty(5, product, torch.bfloat16) for product in both] for _ in range(2))
+    triton_launch.product_rows(x, 5, [(product.weight, product.sums) for product in both], outs)
+    for product, expected, out in zip(both, separate, outs, strict=True):
+        triton_launch.finish_rows(product.sums, 5, norm, expected)
+        assert torch.equal(out, expected)
 
 
-@pytest.mark.parametrize(("inner", "tokens"), [(96, 1), (400, 5), (144, 17)])
-def test_the_gate_is_finished_as_by_the_plain_route(inner: int, tokens: int) -> None:
-    sums, norm = _sums(2 * inner, tokens), _norm(tokens, 700)
-    plain, out = columns_buffer(inner, tokens, "cpu"), columns_buffer(inner, tokens, "cpu")
-    op.finish_silu_mul(sums, tokens, norm, plain)
-    triton_launch.finish_silu_mul(sums, tokens, norm, out)
-    assert_within(BF16_ROUNDED, from_columns(out, tokens), from_columns(plain, tokens).double())
-    # Rows beyond `inner` stay zero.
-    assert not out.storage[:, -(-inner // 32) :].any()
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_gate_in_one_launch_has_the_bits_of_two(shape: tuple[int, int, int, int, int]) -> None:
+    bits, rows, inner, programs, tokens = shape
+    x, buffer = columns(tokens, inner, tokens, eps=EPS)
+    norm = set_norm(buffer, tokens)
+    stored = matrix(rows, inner, bits)
+    one, two = (paired_product(stored, tokens, programs) for _ in range(2))
+    out, separate = (columns_buffer(rows // 2, tokens, "cpu") for _ in range(2))
+    triton_launch.product_silu_mul(buffer, tokens, one.weight, one.sums, out)
+    triton_launch.multiply(buffer, tokens, [(two.weight, two.sums)])
+    triton_launch.finish_silu_mul(two.sums, tokens, norm, separate)
+    assert torch.equal(out.storage, separate.storage)
+    assert not one.sums.counters.any()
+    expected = ref.silu_mul_ref(ref.product_ref(x, stored.wide) * norm_factors(norm, tokens).double())
+    assert_within(BF16_ROUNDED, from_columns(out, tokens), expected)
+    # Rows beyond the last and tokens that do not exist stay zero.
+    assert not out.storage[:, -(-(rows // 2) // 32) :].any()
     assert not from_columns(out, out.capacity)[tokens:].any()
 
 
-@pytest.mark.parametrize(("rows", "tokens", "dtype"), [
-    (300, 1, torch.bfloat16), (256, 8, torch.float32), (400, 11, torch.bfloat16),
-])  # fmt: skip
-@pytest.mark.parametrize("first", [False, True])
-def test_the_residual_is_finished_as_by_the_plain_route(
-    rows: int, tokens: int, dtype: torch.dtype, first: bool
+@pytest.mark.parametrize(("shape", "dtype"), [*zip(SHAPES, DTYPES, strict=True), ((4, 44, 256, 3, 2), torch.bfloat16)],
+                         ids=str)  # fmt: skip
+def test_the_residual_in_one_launch_has_the_bits_of_two(
+    shape: tuple[int, int, int, int, int], dtype: torch.dtype
 ) -> None:
-    sums = None if first else _sums(rows, tokens)
+    """Twice: the second launch finds the counters of the first."""
+    bits, rows, inner, programs, tokens = shape
+    x, buffer = columns(tokens, inner, tokens)
     weight = 0.1 * normal(rows, seed=9)
+    stored = matrix(rows, inner, bits)
+    (one,), (two,) = (products([stored], tokens, programs) for _ in range(2))
+    outs = [columns_buffer(rows, tokens, "cpu", EPS) for _ in range(2)]
+    streams = [normal(tokens, rows, seed=10, dtype=dtype) for _ in range(2)]
+    norms = [out.norm for out in outs if out.norm is not None]
+    other = cleared_norm(tokens)
+    expected = streams[0].double() + ref.product_ref(x, stored.wide)
+    triton_launch.multiply(buffer, tokens, [(two.weight, two.sums)])
+    for turn in range(2):
+        for norm in norms:
+            norm.squares.zero_()
+        triton_launch.product_residual(
+            buffer, tokens, one.weight, one.sums, streams[0], weight, outs[0], norms[0], other
+        )
+        triton_launch.finish_residual(two.sums, streams[1], weight, outs[1], norms[1], cleared_norm(tokens))
+        if turn == 0:
+            assert_within(_rounded_to(dtype), streams[0], expected)
+    assert torch.equal(streams[0], streams[1])
+    assert torch.equal(outs[0].storage, outs[1].storage)
+    assert torch.equal(norms[0].squares, norms[1].squares)
+    assert not one.sums.counters.any()
+    assert not other.squares.any()
+    assert_within(BF16_ROUNDED, from_columns(outs[0], tokens), streams[0].double() * (1 + weight.double()))
+    assert_within(FP32_REDUCTION, norm_factors(norms[0], tokens), ref.norm_factor_ref(streams[0], EPS))
+
+
+@pytest.mark.parametrize(("rows", "tokens", "dtype"), [
+    (300, 1, torch.bfloat16), (256, 3, torch.float32), (40, 18, torch.bfloat16),
+])  # fmt: skip
+def test_the_first_norm_is_that_of_the_plain_route(
+    rows: int, tokens: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "FIRST_ROWS", 128)
+    residual, weight = normal(tokens, rows, seed=10, dtype=dtype), 0.1 * normal(rows, seed=9)
     plain, out = columns_buffer(rows, tokens, "cpu", EPS), columns_buffer(rows, tokens, "cpu", EPS)
-    expected, residual = (normal(tokens, rows, seed=10, dtype=dtype) for _ in range(2))
-    op.finish_residual(sums, expected, weight, plain)
-    assert plain.norm is not None
-    assert out.norm is not None
-    triton_launch.finish_residual(sums, residual, weight, out, out.norm)
-    assert torch.equal(residual, expected)
+    other = cleared_norm(tokens)
+    norm = set_norm(out, tokens)
+    op.first_norm(residual, weight, plain, cleared_norm(tokens))
+    triton_launch.first_norm(residual, weight, out, norm, other)
     assert torch.equal(out.storage, plain.storage)
-    assert_within(FP32_REDUCTION, out.norm.squares, plain.norm.squares.double())
+    assert plain.norm is not None
+    assert_within(FP32_REDUCTION, norm_factors(norm, tokens), norm_factors(plain.norm, tokens).double())
+    assert not other.squares.any()
 
 
 @pytest.mark.parametrize(("rows", "legal", "tokens", "keep"), [(100, 90, 3, 20), (1000, 999, 1, 1), (200, 200, 9, 1)])
@@ -168,14 +217,10 @@ def test_candidates_are_those_of_the_plain_route(
     rows: int, legal: int, tokens: int, keep: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small blocks, so that they are merged in two passes; many ties, zeros of both signs."""
-    monkeypatch.setattr(variants, "HEAD_TILES", 2)
-    monkeypatch.setattr(variants, "MERGE_KEYS", 64)
-    (product,) = products([matrix(rows, 256, 6)], tokens, programs=3)
-    write_sums((2 * normal(tokens, rows, seed=11)).round(), product.sums)
-    logits = torch.empty(tokens, rows)
-    values, ids = triton_launch.finish_head(product.sums, tokens, None, legal, keep, logits)
-    expected = op.finish_head(product.sums, tokens, None, legal, keep)
-    assert torch.equal(logits, product_rows(product.sums, tokens))
+    monkeypatch.setattr(variants, "HEAD_KEYS", 64)
+    logits = (2 * normal(tokens, rows, seed=11)).round()
+    values, ids = triton_launch.candidates(logits, legal, keep)
+    expected = op.candidates(logits, legal, keep)
     assert torch.equal(values, expected[0])
     assert torch.equal(ids, expected[1])
 

@@ -21,9 +21,9 @@ from ninfer.kernels.compile_matrix.compiling import compile_variant
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.low_bit_linear import triton_launch
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer
-from ninfer.kernels.low_bit_linear.matrix import matrix
+from ninfer.kernels.low_bit_linear.matrix import matrix, reference
 from ninfer.kernels.low_bit_linear.triton_head import merge_keys
-from tests.kernels.low_bit_linear.cases import EPS, products
+from tests.kernels.low_bit_linear.cases import EPS, paired_product, products
 from tests.kernels.low_bit_linear.data import matrix as stored_matrix
 
 CHIP = CHIPS[90]
@@ -74,27 +74,42 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
 
 
 def test_launches_use_the_binaries_of_the_matrix(launched: list[Launch]) -> None:
+    """Four, two and eight slots, as the 27B has them, of matrices that take less time to make."""
     triton_launch.settle_cache_keys()
-    one = products([stored_matrix(32, 512, 8)], 11, programs=4)
-    two = products([stored_matrix(32, 512, 4), stored_matrix(32, 512, 5)], 1, programs=8)
-    for x, tokens, launch in ((columns_buffer(512, 11, "cpu"), 11, one), (columns_buffer(512, 1, "cpu"), 1, two)):
-        triton_launch.multiply(x, tokens, [(product.weight, product.sums) for product in launch])
-    # Four and eight slots, as the 27B has them, of matrices that take less time to make.
-    (four,) = products([stored_matrix(64, 2048, 4)], 16, programs=15)
-    (eight,) = products([stored_matrix(32, 2048, 5)], 16, programs=16)
-    (gate,) = products([stored_matrix(64, 512, 4)], 16, programs=7)
-    assert (four.sums.slots, eight.sums.slots, gate.sums.slots) == (4, 8, 2)
-    x, inner = columns_buffer(32, 16, "cpu", EPS), columns_buffer(32, 16, "cpu")
-    residual, weight = torch.zeros(16, 32, dtype=torch.bfloat16), torch.zeros(32)
+    tokens = 11
+    x, inner = columns_buffer(512, tokens, "cpu", EPS), columns_buffer(32, tokens, "cpu")
+    wide, narrow = columns_buffer(1024, tokens, "cpu", EPS), columns_buffer(1024, 8, "cpu")
+    two = products([stored_matrix(32, 1024, 4), stored_matrix(32, 1024, 5)], tokens, programs=12)
+    pairs = [(product.weight, product.sums) for product in two]
+    assert max(product.sums.slots for product in two) == 4
+    outs = [torch.empty(tokens, 32, dtype=torch.bfloat16) for _ in two]
+    triton_launch.product_rows(wide, tokens, pairs, outs)
+    (head,) = products([stored_matrix(64, 512, 6)], tokens, programs=3)
+    logits = torch.empty(tokens, 64)
+    triton_launch.product_rows(x, tokens, [(head.weight, head.sums)], [logits])
+    gate = paired_product(stored_matrix(64, 512, 4), tokens, programs=7)
+    triton_launch.product_silu_mul(x, tokens, gate.weight, gate.sums, inner)
+    mixed, y = columns_buffer(2048, tokens, "cpu"), columns_buffer(32, tokens, "cpu", EPS)
+    (eight,) = products([stored_matrix(32, 2048, 5)], tokens, programs=16)
+    assert eight.sums.slots == 8
+    residual, weight = torch.zeros(tokens, 32, dtype=torch.bfloat16), torch.zeros(32)
     assert x.norm is not None
-    triton_launch.finish_rows(four.sums, 16, x.norm, torch.empty(16, 64, dtype=torch.bfloat16))
-    triton_launch.finish_silu_mul(gate.sums, 16, x.norm, inner)
-    triton_launch.finish_residual(None, residual, weight, x, x.norm)
-    triton_launch.finish_residual(eight.sums, residual, weight, x, x.norm)
-    triton_launch.finish_head(gate.sums, 16, x.norm, 60, 1, None)
-    triton_launch.finish_head(gate.sums, 16, x.norm, 60, 20, torch.empty(16, 64))
+    assert y.norm is not None
+    triton_launch.product_residual(mixed, tokens, eight.weight, eight.sums, residual, weight, y, y.norm, x.norm)
+    triton_launch.first_norm(residual, weight, y, y.norm, x.norm)
+    triton_launch.candidates(logits, 60, 1)
+    triton_launch.candidates(logits, 60, 20)
     triton_launch.dequantise(gate.weight, torch.empty(64, 512, dtype=torch.bfloat16))
+    # What only the benchmark launches.
+    narrow_inner, z = (columns_buffer(32, 8, "cpu", EPS) for _ in range(2))
+    assert z.norm is not None
+    triton_launch.multiply(narrow, 8, pairs[:1])
+    triton_launch.multiply(narrow, 8, pairs)
+    triton_launch.finish_rows(head.sums, 8, z.norm, torch.empty(8, 64, dtype=torch.bfloat16))
+    triton_launch.finish_silu_mul(gate.sums, 8, z.norm, narrow_inner)
+    (pair,) = products([stored_matrix(32, 512, 5)], 8, programs=3)
+    triton_launch.finish_residual(pair.sums, residual[:8], weight, z, z.norm, x.norm)
     assert {launch.kernel for launch in launched} == {*triton_launch.KERNELS} - {merge_keys}
     for launch in launched:
-        (variant,) = (variant for variant in matrix(CHIP) if launch.is_of(variant))
+        (variant,) = (variant for variant in [*matrix(CHIP), *reference(CHIP)] if launch.is_of(variant))
         assert compile_variant(variant, CHIP).hash == launch.hash, variant.name
