@@ -9,18 +9,15 @@ from torch import Tensor
 def gdn_ref(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs [T, HV, DV] and final state [HV, DV, DK] of T tokens from state `s`."""
     q, k, v, g, beta, s = (x.double() for x in (q, k, v, g, beta, s))
-    s = s.clone()
-    out = torch.empty_like(v)
     share = v.shape[1] // k.shape[1]
+    q, k = (x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    q, k = (x.repeat_interleave(share, dim=1).unsqueeze(-1) for x in (q, k))  # [T, HV, DK, 1]
+    out = torch.empty_like(v)
     for t in range(v.shape[0]):
-        for head in range(v.shape[1]):
-            kn, qn = k[t, head // share], q[t, head // share]
-            kn = kn / torch.sqrt((kn * kn).sum() + 1e-6)
-            qn = qn / torch.sqrt((qn * qn).sum() + 1e-6)
-            state = torch.exp(g[t, head]) * s[head]
-            u = beta[t, head] * (v[t, head] - state @ kn)
-            s[head] = state + torch.outer(u, kn)
-            out[t, head] = s[head] @ qn / k.shape[-1] ** 0.5
+        s = torch.exp(g[t])[:, None, None] * s
+        u = beta[t][:, None, None] * (v[t].unsqueeze(-1) - s @ k[t])
+        s = s + u @ k[t].transpose(1, 2)
+        out[t] = (s @ q[t]).squeeze(-1) / k.shape[2] ** 0.5
     return out, s
 
 

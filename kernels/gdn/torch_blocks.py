@@ -23,7 +23,7 @@ def gdn_gates(a: Tensor, b: Tensor, decay_rate: Tensor, dt_bias: Tensor) -> tupl
     return decay_rate * softplus(widened(a) + dt_bias), sigmoid(widened(b))
 
 
-def _normalised(x: Tensor) -> Tensor:
+def normalised(x: Tensor) -> Tensor:
     wide = widened(x)
     return wide * reciprocal_root((wide * wide).sum(-1, keepdim=True).add_(L2_EPS))
 
@@ -43,7 +43,7 @@ def _chosen(pool: Tensor, lanes: Tensor) -> Tensor:
     return pool.index_select(0, lanes)
 
 
-def _advanced(s: Tensor, kn: Tensor, u: Tensor, cumulative: Tensor) -> Tensor:
+def advanced(s: Tensor, kn: Tensor, u: Tensor, cumulative: Tensor) -> Tensor:
     """State after a full block: s [n, DV, DK], kn [n, 64, DK], u [n, 64, DV], cumulative [n, 64]."""
     last = cumulative[:, -1:]
     faded = (u * torch.exp(last - cumulative).unsqueeze(-1)).transpose(1, 2).contiguous()
@@ -70,7 +70,7 @@ def gdn_prefill(
         padded = pad(x, (0, 0) * (x.dim() - 1) + (0, blocks * BLOCK - tokens))
         return padded.view(blocks, BLOCK, *x.shape[1:]).transpose(1, 2).contiguous()
 
-    kn, qn = blocked(_normalised(k)), blocked(_normalised(q))
+    kn, qn = blocked(normalised(k)), blocked(normalised(q))
     values, strength = blocked(v.float()), blocked(beta).unsqueeze(-1)
     cumulative = blocked(g)
     for i in range(1, BLOCK):
@@ -107,7 +107,7 @@ def gdn_prefill(
         inside = batched_rows(upto[block], u)
         out[block] = (growth[block] * carried[:, BLOCK:] + inside) / math.sqrt(key_width)
         if rows == BLOCK:
-            s.copy_(_advanced(s, both[block, :, :BLOCK], u, cumulative[block]))
+            s.copy_(advanced(s, both[block, :, :BLOCK], u, cumulative[block]))
         else:
             open_k.copy_(kn[block])
             open_u.copy_(u)
@@ -131,7 +131,7 @@ def gdn_decode(
 ) -> Tensor:
     batch, value_heads, value_width = v.shape
     key_heads, key_width = k.shape[1:]
-    kn, qn = _normalised(k), _normalised(q)
+    kn, qn = normalised(k), normalised(q)
     previous = open_g[lanes, :, (offsets - 1).clamp(min=0)]
     # The block's first row starts the sum: no zero is added before it, as in prefill.
     now = torch.where((offsets == 0).unsqueeze(-1), g, previous + g)
@@ -165,7 +165,7 @@ def gdn_decode(
     full = lanes[offsets == BLOCK - 1]
     if full.numel():
         ended = full.shape[0] * value_heads
-        s[full] = _advanced(
+        s[full] = advanced(
             s[full].view(ended, value_width, key_width),
             _per_value_head(open_k[full], value_heads).view(ended, BLOCK, key_width),
             open_u[full].view(ended, BLOCK, value_width),

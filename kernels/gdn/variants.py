@@ -1,0 +1,24 @@
+"""Compile-time values and launch options of the Triton routes, in one place for launches and for the compile matrix."""
+
+from __future__ import annotations
+
+ROUND_WARPS = 8
+HIDDEN_STEP = 1024  # values of x per step of the a and b projections
+CONVOLVE_WARPS = 4
+PREPARE_WARPS = 4
+SCAN_WARPS = 4
+SCAN_VALUES = 64  # value rows of the state per program of the scan
+SCAN_STAGES = 3  # blocks of operands in shared memory at a time, where there is room for them; no bit depends on it
+SCAN_SHARED_BYTES = 230920
+FINISH_WARPS = 4
+SUB_BLOCKS = 32  # blocks of 64 tokens that a chunk works on at a time: bounds the scratch
+
+# Local memory per thread that is tolerated, in bytes.
+ROUND_STACK_BYTES = 384
+PREPARE_STACK_BYTES = 256
+SCAN_STACK_BYTES = 1024
+
+
+def scan_stages(shared_bytes: int) -> int:
+    """Stages of the scan for a chip with so much shared memory per program."""
+    return SCAN_STAGES if shared_bytes >= SCAN_SHARED_BYTES else 1

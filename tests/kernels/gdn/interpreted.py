@@ -1,0 +1,141 @@
+"""The Triton routes on a CPU: run by `test_interpreted.py` in a process with TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from triton.runtime import interpreter
+
+from ninfer.kernels.gdn import triton_launch, triton_round, variants
+from ninfer.kernels.gdn.slots import RING, GdnShape
+from tests.kernels.gdn.cases import SMALL, layer
+from tests.support import ptx
+from tests.support.tolerance import BF16_ROUNDED, FP32_RECURRENCE, Tolerance, assert_within
+
+ptx.install()
+GENERIC = interpreter.ReduceOps.generic_reduce
+
+
+def several_sums(self: Any, values: Any) -> Any:
+    """The sums of several vectors at once, which the interpreter would add element by element in Python."""
+    if self.combine_fn not in (triton_round._add2, triton_round._add3):
+        return GENERIC(self, values)
+    return [self.to_tensor(np.sum(value.handle.data, dtype=np.float32), value.dtype) for value in values]
+
+
+interpreter.ReduceOps.generic_reduce = several_sums
+
+ONE = GdnShape(1, 1, 16, 16)
+SHARED = GdnShape(1, 2, 32, 16)
+ROUND = {"run": triton_launch.gdn_round}
+CHUNK = {"run": triton_launch.gdn_chunk}
+# Products of a chunk keep 17 bits of their operands.
+CHUNK_STATE = Tolerance(FP32_RECURRENCE.relative, 3e-5)
+# Equal keys: u is the small difference of large numbers.
+CHUNK_STRONG_STATE = Tolerance(FP32_RECURRENCE.relative, 1e-4)
+CHUNK_ROUNDED = Tolerance(BF16_ROUNDED.relative, 5e-5)
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "HIDDEN_STEP", 32)
+    monkeypatch.setattr(variants, "SUB_BLOCKS", 2)
+
+
+@pytest.mark.parametrize(("prompt", "widths"), [(0, [1, 4]), (123, [4, 3, 1]), (127, [1, 2])], ids=str)
+def test_rounds_match_the_oracle(prompt: int, widths: list[int]) -> None:
+    """From nothing, over a block's end inside a round and between two."""
+    p = layer(SHARED, prompt + sum(widths), exact=True, hidden=96)
+    expected = p.expected([128])
+    slots = p.slots(2)
+    if prompt:
+        p.chunk(slots, 1, 0, prompt)
+    out = p.decode(slots, 1, prompt, widths, **ROUND)
+    assert_within(BF16_ROUNDED, out, expected.out[prompt:])
+    if prompt + sum(widths[:-1]) >= 128:
+        assert_within(FP32_RECURRENCE, slots.s[1], expected.states[128])
+    assert torch.isnan(slots.s[0]).all()
+
+
+def test_a_column_does_not_see_how_it_was_dealt() -> None:
+    p = layer(ONE, 72)
+    results = []
+    for widths in ([12], [1] * 12, [5, 7]):
+        slots = p.slots(1)
+        p.chunk(slots, 0, 0, 60)
+        results.append(p.decode(slots, 0, 60, widths, **ROUND))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_lanes_run_together_as_alone() -> None:
+    p = layer(SMALL, 132)
+    positions = [126, 63, 0, 64]
+    alone, together = p.slots(5), p.slots(5)
+    for slots in (alone, together):
+        for lane, position in enumerate(positions):
+            if position:
+                p.chunk(slots, lane, 0, position)
+    blocks = [position // 64 for position in positions]
+    order = [2, 0, 3, 1]
+    single = [p.round(alone, [lane], [positions[lane]], [blocks[lane]], 3, **ROUND) for lane in order]
+    both = p.round(together, order, [positions[i] for i in order], [blocks[i] for i in order], 3, capacity=20, **ROUND)
+    assert torch.equal(both, torch.cat(single))
+
+
+def test_rejected_columns_leave_nothing_behind() -> None:
+    """The second round begins behind the block it folds and adds rows to places of that block's first ones."""
+    p, wrong = layer(SMALL, 100), layer(SMALL, 100, seed=9)
+    plain, slots = p.slots(1), p.slots(1)
+    for each in (plain, slots):
+        p.chunk(each, 0, 0, 63)
+    expected = p.decode(plain, 0, 63, [15, 2, 1], **ROUND)
+    position, block = 63, 0
+    for accepted in (15, 2, 1):
+        mixed = layer(SMALL, 100)
+        for part in ("first", "second", "n"):
+            getattr(mixed, part)[position + accepted :] = getattr(wrong, part)[position + accepted :]
+        out = mixed.round(slots, [0], [position], [block], 16 if accepted > 1 else 1, **ROUND)[:accepted]
+        assert torch.equal(out, expected[position - 63 : position - 63 + accepted])
+        block = position // 64
+        position += accepted
+    assert torch.equal(slots.s, plain.s)
+
+
+@pytest.mark.parametrize(("shape", "tokens"), [(SMALL, 1), (SHARED, 130), (SMALL, 192)], ids=str)
+def test_chunks_match_the_oracle(shape: GdnShape, tokens: int) -> None:
+    p = layer(shape, tokens + 2, exact=True)
+    boundary = tokens // 64 * 64
+    expected = p.expected([boundary])
+    slots = p.slots(2)
+    out = p.chunk(slots, 1, 0, tokens, **CHUNK)
+    assert_within(CHUNK_ROUNDED, out, expected.out[:tokens])
+    assert_within(CHUNK_STATE, slots.s[1], expected.states[boundary])
+    # Decode goes on from what the chunk left.
+    out = p.decode(slots, 1, tokens, [2], **ROUND)
+    assert_within(CHUNK_ROUNDED, out, expected.out[tokens:])
+
+
+def test_chunks_of_any_size_give_the_same_bits() -> None:
+    p = layer(ONE, 330)
+    slots, other = p.slots(1), p.slots(1)
+    whole = p.chunk(slots, 0, 0, 330, **CHUNK)
+    cuts = [0, 64, 192, 330]
+    parts = [p.chunk(other, 0, begin, end, **CHUNK) for begin, end in pairwise(cuts)]
+    assert torch.equal(torch.cat(parts), whole)
+    for ours, theirs in zip((other.s, other.open_u, other.open_g), (slots.s, slots.open_u, slots.open_g), strict=True):
+        assert torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
+    last = [position % RING for position in (327, 328, 329)]
+    assert torch.equal(other.ring[:, last], slots.ring[:, last])
+
+
+def test_equal_keys_with_full_strength() -> None:
+    p = layer(ONE, 192, exact=True, strong=True)
+    expected = p.expected()
+    slots = p.slots(1)
+    assert_within(CHUNK_ROUNDED, p.chunk(slots, 0, 0, 192, **CHUNK), expected.out)
+    assert_within(CHUNK_STRONG_STATE, slots.s[0], expected.states[192])
