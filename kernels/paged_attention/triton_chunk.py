@@ -32,7 +32,10 @@ def prepare_chunk(
     begin, tokens, stride, stride2, eps,
     H: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
-    """Program (i, j): eight tokens; query head j, or the rows of key head j - H."""
+    """Program (i, j): eight tokens; query head j, or the rows of key head j - H. Strides in pieces of eight, so that
+    the compiler knows them for multiples."""
+    stride *= 8
+    stride2 *= 8
     token = tl.program_id(0) * 8 + tl.arange(0, 8)
     present = token < tokens
     head = tl.program_id(1)
@@ -128,7 +131,9 @@ def attend_chunk(
     """M tokens of one query head, the latest tokens first, for they see the most keys.
 
     keys, values  [HKV, capacity, 256], or their descriptors with blocks [N, 256]; zeros from the chunk's end on
+    stride        in pieces of eight
     """
+    stride *= 8
     program = tl.program_id(0)
     head = program % H
     block = tl.num_programs(0) // H - 1 - program // H

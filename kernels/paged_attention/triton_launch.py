@@ -29,6 +29,13 @@ def default_programs(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count * variants.ROUND_PROGRAMS
 
 
+def _pieces(rows: Tensor) -> int:
+    """Distance of rows in pieces of eight elements."""
+    assert rows.stride(1) == 1
+    assert rows.stride(0) % 8 == 0
+    return rows.stride(0) // 8
+
+
 def attention_round(
     first: Tensor,
     second: Tensor,
@@ -56,7 +63,7 @@ def attention_round(
         pool.values if pool.value_scales is None else pool.value_scales,
         tables, lanes, positions, out.storage, scratch.codes, scratch.scales, scratch.acc, scratch.ml,
         scratch.group_acc, scratch.group_ml, scratch.counters,
-        lanes.shape[0], tables.stride(0), first.stride(0), second.stride(0), out.storage.shape[1], scratch.units,
+        lanes.shape[0], tables.stride(0), _pieces(first), _pieces(second), out.storage.shape[1], scratch.units,
         scratch.groups, eps,
         L=columns, GROUP=group, HKV=kv_heads, HALF=cos.shape[1], R=tile.rows, BLOCKS=tile.blocks,
         LANES=variants.MAX_LANES, COLUMNS=out.width, KEEP=tile.kept, INT8=pool.int8, DEPENDENT=early,
@@ -92,7 +99,7 @@ def attention_chunk(
     value_scales = pool.values if pool.value_scales is None else pool.value_scales
     prepare_chunk[(-(-tokens // variants.PREPARED_TOKENS), heads + kv_heads)](
         first, second, query_norm, key_norm, cos, sin, queries, pool.keys, pool.values, key_scales, value_scales, table,
-        begin, tokens, first.stride(0), second.stride(0), eps,
+        begin, tokens, _pieces(first), _pieces(second), eps,
         H=heads, HKV=kv_heads, HALF=cos.shape[1], INT8=pool.int8, num_warps=variants.WARPS,
     )  # fmt: skip
     spread_history[(-(-end // PAGE), kv_heads)](
@@ -104,7 +111,7 @@ def attention_chunk(
         queries,
         TensorDescriptor.from_tensor(keys, [tile.keys, pool.width]) if tile.described else keys,
         TensorDescriptor.from_tensor(values, [tile.keys, pool.width]) if tile.described else values,
-        second, out, begin, tokens, second.stride(0), scratch.capacity,
+        second, out, begin, tokens, _pieces(second), scratch.capacity,
         H=heads, GROUP=heads // kv_heads, M=tile.tokens, N=tile.keys, STAGES=tile.stages, DESCRIBED=tile.described,
         num_warps=tile.warps,
     )  # fmt: skip

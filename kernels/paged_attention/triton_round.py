@@ -237,9 +237,12 @@ def attention_round(
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """See ``op.attention_round``. R: queries of a tile, BLOCKS tiles; COLUMNS: width of `out`; KEEP: queries stay in
-    registers; units, groups: places for partial results of a lane and key head."""
+    registers; units, groups: places for partial results of a lane and key head; strides in pieces of eight, so that the
+    compiler knows them for multiples."""
     ROWS: tl.constexpr = L * GROUP
     H: tl.constexpr = HKV * GROUP
+    stride *= 8
+    stride2 *= 8
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     if DEPENDENT:
