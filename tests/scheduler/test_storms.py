@@ -29,7 +29,7 @@ def run_storm(seed: int) -> Storm:
 
 def run(storm: Watched) -> Watched:
     storm.start()
-    storm.blow(storm.random.randint(20, 75))
+    storm.blow(storm.random.randint(20, 66))
     storm.calm()
     storm.verify()
     return storm
