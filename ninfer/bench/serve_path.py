@@ -1,0 +1,262 @@
+"""``ninfer-bench serve-path``: start ``ninfer-serve``, stream from it, and see what HTTP costs.
+
+Measured while every client is being answered and nobody's prompt is read: tokens per second from the server's request
+log, idle time of the device from its event log, gaps between events at the clients. Idle is what the time between two
+rounds' landings has beyond the time that the device was busy with the round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from ninfer.bench.clients import Answer, ask, served_model
+from ninfer.bench.http_client import Refused, Target
+from ninfer.bench.report import Json, Output, Parser, add_output, columns, head, percentiles
+from ninfer.bench.workloads import Overrides, workload
+from ninfer.errors import StartupError
+from ninfer.options import OptionError
+
+POLL_S = 0.02
+STOP_S = 20.0
+
+
+def _parser() -> Parser:
+    parser = Parser("ninfer-bench serve-path [options] -- [MODEL.ninfer] [options of ninfer-serve]", __doc__)
+    add = parser.add_argument
+    add("--clients", type=int, default=8, metavar="N", help="streams at once; --max-concurrency of the server (8)")
+    add("--seconds", type=float, default=20.0, metavar="S", help="how long to stream (20)")
+    add(
+        "--max-tokens",
+        type=int,
+        default=1024,
+        metavar="N",
+        help="length of an answer; the next begins behind it (1024)",
+    )
+    add("--start-timeout", type=float, default=300.0, metavar="S", help="until the server is ready (300)")
+    add("--interval-ms", type=int, default=1000, metavar="N", help="of the server's records (1000)")
+    add("--no-event-log", action="store_true", help="do without the event log, and without idle time")
+    add("--engine-rate", type=float, metavar="TOK/S", help="decode rate of the engine alone, to compare with")
+    add("--engine-report", type=Path, metavar="FILE", help="take it from a report of ninfer-bench engine")
+    add_output(parser)
+    return parser
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """What the server's logs say of the times when all clients were decoding and nothing else went on.
+
+    tok_s          committed tokens per second over whole intervals; None if there was no such interval
+    idle_share     of the device, between landings of rounds; None without an event log
+    round_ms       that the device needed, mean
+    """
+
+    intervals: int
+    tok_s: float | None
+    rounds: int
+    idle_share: float | None
+    round_ms: float | None
+
+
+def steady(request_log: Path, event_log: Path | None, clients: int) -> Steady:
+    """Read the logs of a server that has ended."""
+    rates = []
+    for record in _records(request_log):
+        if record.get("event") != "throughput":
+            continue
+        whole = record["scheduler"]["waiting"] == 0 and record["tokens"]["computed_prefill"] == 0
+        if whole and record["decode_batch"]["average_size"] == clients:
+            rates.append((record["tokens"]["committed_decode"], record["interval_seconds"]))
+    tokens, seconds = sum(count for count, _ in rates), sum(interval for _, interval in rates)
+    spans, busy = _between_rounds(event_log, clients) if event_log is not None else ([], [])
+    return Steady(
+        intervals=len(rates),
+        tok_s=tokens / seconds if seconds else None,
+        rounds=len(busy),
+        idle_share=max(0.0, 1 - sum(busy) / sum(spans)) if spans else None,
+        round_ms=1e3 * statistics.fmean(busy) if busy else None,
+    )
+
+
+def _between_rounds(event_log: Path, clients: int) -> tuple[list[float], list[float]]:
+    """Seconds between landings of two rounds of all clients with no other step in between, and the device's seconds
+    for the later of them."""
+    spans, busy = [], []
+    before: float | None = None
+    for record in _records(event_log):
+        kind = record.get("type")
+        if kind == "RoundLanded" and len(record["rows"]) == clients:
+            if before is not None:
+                spans.append(record["t"] - before)
+                busy.append(record["device_s"])
+            before = record["t"]
+        elif kind in ("ChunkLanded", "RoundLanded", "StepFailed"):
+            before = None
+    return spans, busy
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    with file.open() as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def engine_rate(options: argparse.Namespace) -> float | None:
+    """Tokens per second of the engine alone with as many lanes; raises OptionError if the report has no such test."""
+    if options.engine_rate is not None:
+        return float(options.engine_rate)
+    if options.engine_report is None:
+        return None
+    report = json.loads(options.engine_report.read_text())
+    rates = [
+        test["decode_output_tok_s"]["mean"]
+        for test in report["tests"]
+        if test["lanes"] == options.clients and test["decode_output_tok_s"] is not None
+    ]
+    if not rates:
+        raise OptionError(f"{options.engine_report} has no decoding of {options.clients} lanes")
+    return float(rates[0])
+
+
+def main(argv: Sequence[str]) -> int:
+    """The subcommand; raises NinferError or OSError."""
+    words = list(argv)
+    cut = words.index("--") if "--" in words else len(words)
+    options = _parser().parse_args(words[:cut])
+    output = Output.of(options)
+    rate = engine_rate(options)
+    with tempfile.TemporaryDirectory(prefix="ninfer-bench-") as folder:
+        report = _measure(options, words[cut + 1 :], rate, Path(folder))
+    report = {**head("ninfer_serve_path_report", argv), **report}
+    output.deliver(report, lambda: table(report))
+    return 0
+
+
+def _measure(options: argparse.Namespace, server_options: Sequence[str], rate: float | None, folder: Path) -> Json:
+    request_log = folder / "requests.jsonl"
+    event_log = None if options.no_event_log else folder / "events.jsonl"
+    with _server(options, server_options, request_log, event_log) as (process, port):
+        target = Target.of(f"http://127.0.0.1:{port}", None)
+        started = time.perf_counter()
+        ready_s, model, answers = anyio.run(_drive, target, options, process, started)
+    measured = steady(request_log, event_log, options.clients)
+    good = [answer for answer in answers if answer.error is None]
+    return {
+        "server": model,
+        "settings": {"clients": options.clients, "seconds": options.seconds, "max_tokens": options.max_tokens},
+        "start_to_ready_s": ready_s,
+        "requests": len(answers),
+        "errors": len(answers) - len(good),
+        "http_tok_s": measured.tok_s,
+        "steady_intervals": measured.intervals,
+        "engine_tok_s": rate,
+        "of_engine": measured.tok_s / rate if measured.tok_s is not None and rate else None,
+        "device_idle_share": measured.idle_share,
+        "device_idle_source": None if event_log is None else "event log",
+        "round_device_ms": measured.round_ms,
+        "rounds": measured.rounds,
+        "ttft_ms": percentiles([1e3 * answer.ttft_s for answer in answers if answer.ttft_s is not None]),
+        "gap_ms": percentiles([1e3 * gap for answer in answers for gap in answer.gaps_s], mean=False),
+        "first_errors": sorted({answer.error for answer in answers if answer.error is not None})[:3],
+    }
+
+
+@contextmanager
+def _server(
+    options: argparse.Namespace, server_options: Sequence[str], request_log: Path, event_log: Path | None
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server as a child on a free port; it is told to stop at the end."""
+    port = _free_port()
+    command = [sys.executable, "-m", "ninfer.serve", *server_options, "--port", str(port)]
+    command += ["--max-concurrency", str(options.clients), "--request-log-jsonl", str(request_log)]
+    command += ["--log-stats-interval-ms", str(options.interval_ms)]
+    if event_log is not None:
+        command += ["--event-log", str(event_log)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr) as process:
+        try:
+            yield process, port
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def _drive(
+    target: Target, options: argparse.Namespace, process: subprocess.Popen[bytes], started: float
+) -> tuple[float, Json, list[Answer]]:
+    """Wait for the server, then stream for the asked time. Returns seconds to ready, the model, what was answered."""
+    with anyio.move_on_after(options.start_timeout) as scope:
+        while not await _is_ready(target):
+            if process.poll() is not None:
+                raise StartupError(f"the server ended with status {process.returncode} before it was ready")
+            await anyio.sleep(POLL_S)
+    if scope.cancelled_caught:
+        raise StartupError(f"the server was not ready within {options.start_timeout:.0f} s")
+    ready_s = time.perf_counter() - started
+    model = await served_model(target)
+    body_of = workload("generation_1k", Overrides(None, options.max_tokens, {"model": model["id"], "temperature": 0}))
+    answers: list[Answer] = []
+
+    async def client() -> None:
+        while True:
+            answer = Answer(len(answers), time.perf_counter())
+            answers.append(answer)
+            await ask(target, body_of(answer.number), answer)
+            if answer.error is not None:
+                return
+
+    with anyio.move_on_after(options.seconds):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(options.clients):
+                tasks.start_soon(client)
+    return ready_s, model, answers
+
+
+async def _is_ready(target: Target) -> bool:
+    try:
+        await target.get("/health")
+    except (OSError, Refused):
+        return False
+    return True
+
+
+def table(report: Json) -> str:
+    """One measure per line."""
+
+    def shown(value: Any, form: str) -> str:
+        return "not measured" if value is None else format(value, form)
+
+    gap: Any = report["gap_ms"] or {}
+    lines = [
+        ["start to ready, s", shown(report["start_to_ready_s"], ".1f")],
+        ["decode over HTTP, tok/s", shown(report["http_tok_s"], ".1f")],
+        ["engine alone, tok/s", shown(report["engine_tok_s"], ".1f")],
+        ["of the engine", shown(report["of_engine"], ".1%")],
+        ["device idle between rounds", shown(report["device_idle_share"], ".2%")],
+        ["round on the device, ms", shown(report["round_device_ms"], ".3f")],
+        ["gap between events, p50 ms", shown(gap.get("p50"), ".2f")],
+        ["gap between events, p99 ms", shown(gap.get("p99"), ".2f")],
+        ["requests, errors", f"{report['requests']}, {report['errors']}"],
+    ]
+    return columns(lines)
