@@ -164,6 +164,7 @@ def _measure(asked: EngineBench, settings: EngineSettings, model: Model, argv: S
             f"the tests need {asked.capacity_tokens} tokens of attention cache, there are "
             f"{engine.memory.kv_capacity_tokens}"
         )
+    memory = _memory(engine, device)
     bench = Bench(engine, config, settings, ids, token_weight_bytes(engine, model), ceilings)
     samples = bench.run(asked)
     report = {
@@ -182,7 +183,7 @@ def _measure(asked: EngineBench, settings: EngineSettings, model: Model, argv: S
         "ceilings": ceilings.to_json(),
         "load_seconds": load_s,
         "token_weight_bytes": bench.weight_bytes,
-        "memory": {"planned_bytes": engine.memory.required, **_allocated(device)},
+        "memory": memory,
         "tests": [bench.row(test, taken) for test, taken in zip(asked.tests, samples, strict=True)],
     }
     if asked.columns:
@@ -196,8 +197,16 @@ def _measure(asked: EngineBench, settings: EngineSettings, model: Model, argv: S
     return report
 
 
-def _allocated(device: torch.device) -> Json:
-    """Most bytes that the allocator has held at once since the process began, the ceilings' own included."""
-    if device.type != "cuda":
-        return {"reserved_bytes": None}
-    return {"reserved_bytes": torch.cuda.memory_reserved(device)}
+def _memory(engine: Engine | DeviceEngine, device: torch.device) -> Json:
+    """Planned and real bytes. reserved: what the allocator holds; in_use: of the device, by whomever."""
+    found: Json = {
+        "planned_bytes": engine.memory.required,
+        "groups": dict(engine.memory.groups),
+        "allocated_bytes": engine.allocated_bytes,
+        "reserved_bytes": None,
+        "in_use_bytes": None,
+    }
+    if device.type == "cuda":
+        free, whole = torch.cuda.mem_get_info(device)
+        found |= {"reserved_bytes": torch.cuda.memory_reserved(device), "in_use_bytes": whole - free}
+    return found

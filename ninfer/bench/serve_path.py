@@ -115,20 +115,23 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def engine_rate(options: argparse.Namespace) -> float | None:
-    """Tokens per second of the engine alone with as many lanes; raises OptionError if the report has no such test."""
+    """Tokens per second of the engine alone with as many lanes, at the depth that is nearest to the answers' middle.
+    Raises OptionError if the report has no such test.
+    """
     if options.engine_rate is not None:
         return float(options.engine_rate)
     if options.engine_report is None:
         return None
     report = json.loads(options.engine_report.read_text())
-    rates = [
-        test["decode_output_tok_s"]["mean"]
+    middle = options.max_tokens / 2
+    rates = {
+        abs(test["prompt_tokens"] + test["output_tokens"] / 2 - middle): test["decode_output_tok_s"]["mean"]
         for test in report["tests"]
         if test["lanes"] == options.clients and test["decode_output_tok_s"] is not None
-    ]
+    }
     if not rates:
         raise OptionError(f"{options.engine_report} has no decoding of {options.clients} lanes")
-    return float(rates[0])
+    return float(rates[min(rates)])
 
 
 def main(argv: Sequence[str]) -> int:

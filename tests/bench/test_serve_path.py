@@ -30,6 +30,10 @@ def landed(at: float, device_s: float, rows: int = 2, kind: str = "RoundLanded")
     return {"type": kind, "t": at, "device_s": device_s, "rows": [{}] * rows}
 
 
+def rated(lanes: int, depth: int, rate: float) -> dict[str, object]:
+    return {"lanes": lanes, "prompt_tokens": depth, "output_tokens": 16, "decode_output_tok_s": {"mean": rate}}
+
+
 def test_only_times_of_decoding_alone_count(tmp_path: Path) -> None:
     requests = write(
         tmp_path / "requests", {"event": "server_start"}, throughput(5, 1.0, prefill=9), throughput(100, 1.0),
@@ -49,7 +53,8 @@ def test_only_times_of_decoding_alone_count(tmp_path: Path) -> None:
 
 
 def test_a_server_is_started_measured_and_stopped(tmp_path: Path) -> None:
-    engine = write(tmp_path / "engine", {"tests": [{"lanes": 2, "decode_output_tok_s": {"mean": 50.0}}]})
+    tests = [rated(2, depth, rate) for depth, rate in ((1, 70.0), (128, 50.0), (4096, 30.0))]
+    engine = write(tmp_path / "engine", {"tests": [*tests, rated(1, 150, 9.0)]})
     file = tmp_path / "report.json"
     words = ["--clients", "2", "--seconds", "4", "--interval-ms", "300", "--max-tokens", "300", "--output", str(file)]
     server = ["--max-context", "512", "--kv-capacity", "1024", "--device", "cpu"]
@@ -79,7 +84,7 @@ def test_faults_are_said(words: list[str], text: str, capfd: pytest.CaptureFixtu
 
 
 def test_a_report_must_have_as_many_lanes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = write(tmp_path / "engine", {"tests": [{"lanes": 1, "decode_output_tok_s": {"mean": 5.0}}]})
+    file = write(tmp_path / "engine", {"tests": [rated(1, 1, 5.0)]})
     assert cli.main(["serve-path", "--engine-report", str(file)]) == 1
     assert "no decoding of 8 lanes" in capsys.readouterr().err
 
