@@ -84,7 +84,7 @@ def test_sums_for_many_tokens_serve_few() -> None:
 
 
 def test_two_matrices_of_one_launch_equal_two_launches() -> None:
-    matrices = [matrix(64, 512, 4), matrix(96, 512, 5, seed=1)]
+    matrices = [matrix(32, 512, 4), matrix(48, 512, 5, seed=1)]
     x, buffer = columns(5, 512, 8)
     both = products(matrices, 5, programs=9)
     triton_launch.multiply(buffer, 5, [(product.weight, product.sums) for product in both])
@@ -127,7 +127,7 @@ def test_rows_in_one_launch_have_the_bits_of_two(shape: tuple[int, int, int, int
 
 @pytest.mark.parametrize("normed", [False, True])
 def test_rows_of_two_matrices_in_one_launch_have_the_bits_of_two(normed: bool) -> None:
-    matrices = [matrix(64, 512, 4), matrix(88, 512, 5, seed=1)]
+    matrices = [matrix(32, 512, 4), matrix(40, 512, 5, seed=1)]
     _, x = columns(5, 512, 8, eps=EPS if normed else None)
     norm = set_norm(x, 5) if normed else None
     both = products(matrices, 5, programs=9)
@@ -138,7 +138,7 @@ def test_rows_of_two_matrices_in_one_launch_have_the_bits_of_two(normed: bool) -
         assert torch.equal(out, expected)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
 def test_the_gate_in_one_launch_has_the_bits_of_two(shape: tuple[int, int, int, int, int]) -> None:
     bits, rows, inner, programs, tokens = shape
     x, buffer = columns(tokens, inner, tokens, eps=EPS)
