@@ -56,7 +56,7 @@ def test_a_server_is_started_measured_and_stopped(tmp_path: Path) -> None:
     tests = [rated(2, depth, rate) for depth, rate in ((1, 70.0), (128, 50.0), (4096, 30.0))]
     engine = write(tmp_path / "engine", {"tests": [*tests, rated(1, 150, 9.0)]})
     file = tmp_path / "report.json"
-    words = ["--clients", "2", "--seconds", "4", "--interval-ms", "300", "--max-tokens", "300", "--output", str(file)]
+    words = ["--clients", "2", "--seconds", "3", "--interval-ms", "300", "--max-tokens", "300", "--output", str(file)]
     server = ["--max-context", "512", "--kv-capacity", "1024", "--device", "cpu"]
     assert cli.main(["serve-path", *words, "--engine-report", str(engine), "--", *server]) == 0
     report = json.loads(file.read_text())
