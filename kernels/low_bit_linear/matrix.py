@@ -72,7 +72,7 @@ def reference(chip: Chip) -> Iterator[Variant]:
     kept = {"residual": "bf16", "weight": "fp32", "squares": "i64", "cleared": "i64"}
     slots: dict[str, object] = {"SLOTS": 2, "DEPENDENT": dependent}
     finishing: tuple[tuple[str, object, dict[str, object], dict[str, str]], ...] = (
-        ("rows", triton_separate.finish_rows, {"NORMED": True}, {"squares": "i64"}),
+        ("rows", triton_separate.finish_rows, {"NORMED": True, "WIDTH": 8}, {"squares": "i64"}),
         ("gate", triton_separate.finish_silu_mul, {"NORMED": True, "WIDTH": 8}, {"squares": "i64"}),
         ("residual", triton_separate.finish_residual, {"WIDTH": 8}, kept),
     )

@@ -2,8 +2,8 @@
 
 One warp does all of it, in a product launch or in a launch of its own, so both give the same bits. A tile is four
 tensors [32], one element per lane: lane 4 g + t has rows g and g + 8 of columns 2 t and 2 t + 1. It always computes all
-eight columns; only stores are masked, and sums over rows run along one column. So no bit of a column depends on the
-others.
+eight columns, or the even ones where columns are one wide; only stores are masked, and sums over rows run along one
+column. So no bit of a column depends on the others.
 """
 
 # mypy: ignore-errors
@@ -83,11 +83,11 @@ def _at_column(column, row, plane, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def write_rows(total, factors, tile, column_block, needed, out, rows, tokens):
+def write_rows(total, factors, tile, column_block, needed, out, rows, tokens, WIDTH: tl.constexpr):
     """out[t, n] = norm[t] * sum"""
     halves = _quarters(total)
     columns = lane_columns(column_block)
-    for e in tl.static_range(2):
+    for e in tl.static_range(min(WIDTH, 2)):
         column = columns[e]
         for r in tl.static_range(2):
             row = tile * 16 + 8 * r + _lanes() // 4
@@ -102,7 +102,7 @@ def write_silu_mul(total, factors, tile, column_block, needed, out, plane, token
     halves = _quarters(total)
     columns = lane_columns(column_block)
     row = tile * 8 + _lanes() // 4
-    for e in tl.static_range(2):
+    for e in tl.static_range(min(WIDTH, 2)):
         column = columns[e]
         gate = halves[e][0] * factors[e]
         up = halves[e][1] * factors[e]
@@ -164,7 +164,7 @@ def write_residual(
     """residual[t, n] = rounded; columns out = residual * (1 + weight); squares[t] += the tile's sum of squares"""
     columns = lane_columns(column_block)
     counted_column = column_block * 8 + tl.arange(0, 4) * 2
-    for e in tl.static_range(2):
+    for e in tl.static_range(min(WIDTH, 2)):
         column = columns[e]
         added = tl.zeros([32], tl.float32)
         for r in tl.static_range(2):
@@ -187,14 +187,14 @@ def write_residual(
 @triton.jit
 def end_rows(
     part, tile, count, block, blocks, tiles, tokens, squares, capacity, columns_normed, eps, out, rows,
-    SLOTS: tl.constexpr, NORMED: tl.constexpr, COUNT: tl.constexpr,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
     factors = tile_factors(squares, capacity, block, columns_normed, eps, NORMED)
     totals = ()
     for i in tl.static_range(COUNT):
         totals = totals + (add_slots(part, tile[i], block, blocks, tiles, tokens, count[i], SLOTS),)
     for i in tl.static_range(COUNT):
-        write_rows(totals[i], factors, tile[i], block, count[i] > 0, out, rows, tokens)
+        write_rows(totals[i], factors, tile[i], block, count[i] > 0, out, rows, tokens, WIDTH)
 
 
 @triton.jit

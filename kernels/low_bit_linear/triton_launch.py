@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ninfer.kernels.low_bit_linear import triton_products, triton_separate, variants
-from ninfer.kernels.low_bit_linear.buffers import Columns, Norm, PartialSums
+from ninfer.kernels.low_bit_linear.buffers import Columns, Norm, PartialSums, width_for
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.low_bit_linear.packing import PAIR_ROWS, TILE_ROWS
 from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise as dequantise_kernel
@@ -185,7 +185,7 @@ def finish_rows(sums: PartialSums, tokens: int, norm: Norm | None, out: Tensor) 
     grid, slots = _finishing(sums, tokens)
     triton_separate.finish_rows[grid](
         sums.storage, squares, out, sums.rows, grid[0], sums.storage.shape[1], tokens, *law,
-        SLOTS=slots, NORMED=norm is not None, DEPENDENT=early, num_warps=1, launch_pdl=early,
+        SLOTS=slots, NORMED=norm is not None, WIDTH=width_for(tokens), DEPENDENT=early, num_warps=1, launch_pdl=early,
     )  # fmt: skip
 
 

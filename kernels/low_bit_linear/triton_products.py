@@ -35,7 +35,7 @@ def _rows(
             for n in range(BLOCKS):
                 end_rows(
                     part, (one, two), (one_count, two_count), group * BLOCKS + n, blocks, tiles, tokens,
-                    squares, capacity, columns_normed, eps, out, rows, SLOTS, NORMED, 2,
+                    squares, capacity, columns_normed, eps, out, rows, WIDTH, SLOTS, NORMED, 2,
                 )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def stream_two(
 @triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "capacity", "columns_normed"])
 def finish_rows(
     part, squares, out, rows, tiles, blocks, tokens, capacity, columns_normed, eps,
-    SLOTS: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
+    SLOTS: tl.constexpr, NORMED: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[t, n] = norm[t] * sum of slots"""
     if DEPENDENT:
@@ -67,7 +67,7 @@ def finish_rows(
     block = tl.program_id(1)
     total = add_slots(part, tile, block, blocks, tiles, tokens, SLOTS, SLOTS)
     factors = tile_factors(squares, capacity, block, columns_normed, eps, NORMED)
-    write_rows(total, factors, tile, block, True, out, rows, tokens)
+    write_rows(total, factors, tile, block, True, out, rows, tokens, WIDTH)
 
 
 @triton.jit(do_not_specialize=["tiles", "blocks", "tokens", "plane", "capacity", "columns_normed"])
