@@ -16,6 +16,7 @@ from ninfer.kernels.gdn.triton_round import gdn_round
 
 WIDTH = 128
 HIDDEN = (5120, 2048)
+APART = 16  # divides the rows of every input product
 
 _INPUTS = {"first": "bf16", "second": "bf16", "ab": "bf16", "ring": "bf16", "open_k": "bf16", "open_g": "fp32"}
 _INPUTS |= {"taps": "fp32", "decay_rate": "fp32", "dt_bias": "fp32"}
@@ -48,7 +49,7 @@ def matrix(chip: Chip) -> Iterator[Variant]:
         convolve_blocks,
         {"first": "bf16", "second": "bf16", "taps": "fp32", "ring": "bf16", "open_k": "bf16"}
         | {"queries": "bf16", "keys": "bf16", "values": "bf16"},
-        widths | {"KEY_ROWS": KEY_ROWS, "RING": RING},
+        widths | {"KEY_ROWS": KEY_ROWS, "RING": RING, "APART": APART},
         warps=variants.CONVOLVE_WARPS,
         dependent=False,
     )
@@ -76,7 +77,7 @@ def matrix(chip: Chip) -> Iterator[Variant]:
         "finish",
         finish_rows,
         {"mixed": "fp32", "first": "bf16", "second": "bf16", "norm": "fp32", "ring": "bf16", "out": "bf16"},
-        widths | {"RING": RING},
+        widths | {"RING": RING, "APART": APART},
         warps=variants.FINISH_WARPS,
         dependent=False,
         floats=frozenset({"eps"}),

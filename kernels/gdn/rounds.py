@@ -87,6 +87,7 @@ def gdn_chunk(
 
     first, second  as in :func:`gdn_round`, T rows
     ab_rows        [T, 2 HV] bf16, a | b
+                   These three may be columns of one matrix: their rows are contiguous and any distance apart.
     begin          position of the first token, a multiple of 64; at 0 a sequence begins and nothing is read of the slot
     scratch        [n] uint8, n >= chunk_scratch_bytes(T, ...), starting at a multiple of 256
     out            [T, HV DV] bf16, rounded once from fp32
@@ -100,6 +101,7 @@ def gdn_chunk(
     assert second.shape == (tokens, 2 * slots.value_heads * slots.value_width)
     assert ab_rows.shape == (tokens, 2 * slots.value_heads)
     assert out.shape == (tokens, slots.value_heads * slots.value_width)
+    assert first.stride(1) == second.stride(1) == ab_rows.stride(1) == 1
     if first.is_cuda:
         from ninfer.kernels.gdn import triton_launch
 

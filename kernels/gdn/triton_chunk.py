@@ -10,7 +10,8 @@ The inverse is found by forward substitution, row by row inside squares of 16 ro
 
 The matrix units multiply bf16. q and k are bf16 already and their norms are numbers that go behind the products; every
 other operand is the sum of two bf16 numbers (17 bits), and the product of the two smaller parts is left out.
-Slices of values hold values as rows, so that u and the state pass from product to product in registers.
+Rows of `first` and `second` lie multiples of a compile-time number apart (APART times the stride), so that loads can be
+wide. Slices of values hold values as rows, so that u and the state pass from product to product in registers.
 """
 
 # mypy: ignore-errors
@@ -79,14 +80,17 @@ def _mixed_rows(source, ring, taps, token, tokens, begin, stride, column, channe
     return tl.where((token < tokens)[:, None], silu(total), 0.0).to(tl.bfloat16)
 
 
-@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads"])
+@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "first_stride", "second_stride"])
 def convolve_blocks(
-    first, second, taps, ring, open_k, queries, keys, values, tokens, begin, first_block, key_heads, heads,
-    DK: tl.constexpr, DV: tl.constexpr, KEY_ROWS: tl.constexpr, RING: tl.constexpr,
+    first, second, taps, ring, open_k, queries, keys, values,
+    tokens, begin, first_block, key_heads, heads, first_stride, second_stride,
+    DK: tl.constexpr, DV: tl.constexpr, KEY_ROWS: tl.constexpr, RING: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """Per block and head of q, k (in this order) or v. ring, open_k are the lane's.
 
     Scratch per block and head: queries, keys [64, DK], values [DV, 64] bf16."""
+    first_stride *= APART
+    second_stride *= APART
     index = tl.program_id(0)
     local = tl.program_id(1)
     row = tl.arange(0, 64)
@@ -94,31 +98,33 @@ def convolve_blocks(
     channels = 2 * key_heads * DK + heads * DV
     if index < 2 * key_heads:
         d = tl.arange(0, DK)
-        column = index * DK + d
-        mixed = _mixed_rows(first, ring, taps, token, tokens, begin, 2 * key_heads * DK, column, column, channels, RING)
+        channel = index * DK + d
+        rows = _mixed_rows(first, ring, taps, token, tokens, begin, first_stride, channel, channel, channels, RING)
         at = row[:, None] * DK + d[None, :]
         if index < key_heads:
-            tl.store(queries + (local * key_heads + index) * (64 * DK) + at, mixed)
+            tl.store(queries + (local * key_heads + index) * (64 * DK) + at, rows)
         else:
             head = index - key_heads
-            tl.store(keys + (local * key_heads + head) * (64 * DK) + at, mixed)
+            tl.store(keys + (local * key_heads + head) * (64 * DK) + at, rows)
             if (first_block + local + 1) * 64 > tokens:
                 kept = (head * KEY_ROWS + (begin + token) % KEY_ROWS)[:, None] * DK + d[None, :]
-                tl.store(open_k + kept, mixed, mask=(token < tokens)[:, None])
+                tl.store(open_k + kept, rows, mask=(token < tokens)[:, None])
     else:
-        head = index - 2 * key_heads
+        value_head = index - 2 * key_heads
         e = tl.arange(0, DV)
-        column = head * DV + e
-        channel = 2 * key_heads * DK + column
-        mixed = _mixed_rows(second, ring, taps, token, tokens, begin, 2 * heads * DV, column, channel, channels, RING)
-        to = values + (local * heads + head).to(tl.int64) * (DV * 64)
-        tl.store(to + e[:, None] * 64 + row[None, :], tl.trans(mixed))
+        column = value_head * DV + e
+        value_channel = 2 * key_heads * DK + column
+        values_mixed = _mixed_rows(
+            second, ring, taps, token, tokens, begin, second_stride, column, value_channel, channels, RING
+        )
+        to = values + (local * heads + value_head).to(tl.int64) * (DV * 64)
+        tl.store(to + e[:, None] * 64 + row[None, :], tl.trans(values_mixed))
 
 
-@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads"])
+@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "ab_stride"])
 def prepare_blocks(
     ab, decay_rate, dt_bias, open_g, queries, keys, inverses, inside, factors,
-    tokens, begin, first_block, key_heads, heads, scale,
+    tokens, begin, first_block, key_heads, heads, ab_stride, scale,
     DK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Per block and value head. open_g is the lane's.
@@ -131,7 +137,7 @@ def prepare_blocks(
     token = (first_block + local) * 64 + row
     there = token < tokens
     partial = (first_block + local + 1) * 64 > tokens
-    gate_at = ab + token.to(tl.int64) * (2 * heads) + head
+    gate_at = ab + token.to(tl.int64) * ab_stride + head
     a = tl.load(gate_at, mask=there, other=0.0).to(tl.float32)
     b = tl.load(gate_at + heads, mask=there, other=0.0).to(tl.float32)
     at = (local * key_heads + key_head) * (64 * DK)
@@ -236,12 +242,15 @@ def scan_blocks(
     tl.store(s_at, state)
 
 
-@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads"])
+@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "first_stride", "second_stride"])
 def finish_rows(
-    mixed, first, second, norm, ring, out, tokens, begin, first_block, key_heads, heads, eps,
-    DK: tl.constexpr, DV: tl.constexpr, RING: tl.constexpr,
+    mixed, first, second, norm, ring, out,
+    tokens, begin, first_block, key_heads, heads, first_stride, second_stride, eps,
+    DK: tl.constexpr, DV: tl.constexpr, RING: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
     """out[t] = norm of o * silu(z); the last block also keeps its last three columns in the lane's ring."""
+    first_stride *= APART
+    second_stride *= APART
     head = tl.program_id(0)
     local = tl.program_id(1)
     block = first_block + local
@@ -252,21 +261,22 @@ def finish_rows(
     factor = 1.0 / tl.sqrt(tl.sum(o * o, axis=0) / DV + eps)
     o = tl.trans(o * factor[None, :])
     there = (token < tokens)[:, None]
-    row_at = token.to(tl.int64)[:, None] * heads
-    z = tl.load(second + (2 * row_at + heads + head) * DV + e[None, :], mask=there, other=0.0).to(tl.float32)
+    row_at = token.to(tl.int64)[:, None]
+    z_at = row_at * second_stride + (heads + head) * DV
+    z = tl.load(second + z_at + e[None, :], mask=there, other=0.0).to(tl.float32)
     y = o * tl.load(norm + e)[None, :] * silu(z)
-    tl.store(out + (row_at + head) * DV + e[None, :], y.to(tl.bfloat16), mask=there)
+    tl.store(out + (row_at * heads + head) * DV + e[None, :], y.to(tl.bfloat16), mask=there)
     if (block + 1) * 64 >= tokens:
         channels = 2 * key_heads * DK + heads * DV
         last = tokens - 4 + tl.arange(0, 4)
         at = last.to(tl.int64)[:, None]
         kept = ((tl.arange(0, 4) > 0) & (last >= 0))[:, None]
         to = ring + ((begin + last) % RING)[:, None] * channels
-        value = tl.load(second + (2 * at * heads + head) * DV + e[None, :], mask=kept, other=0.0)
+        value = tl.load(second + at * second_stride + head * DV + e[None, :], mask=kept, other=0.0)
         tl.store(to + 2 * key_heads * DK + head * DV + e[None, :], value, mask=kept)
         if head < key_heads:
             d = tl.arange(0, DK)[None, :]
             for both in tl.static_range(2):
                 channel = (both * key_heads + head) * DK + d
-                value = tl.load(first + 2 * at * key_heads * DK + channel, mask=kept, other=0.0)
+                value = tl.load(first + at * first_stride + channel, mask=kept, other=0.0)
                 tl.store(to + channel, value, mask=kept)

@@ -131,16 +131,17 @@ class Layer:
     def chunk(
         self, slots: GdnSlots, lane: int, begin: int, end: int, *, run: Callable[..., None] = gdn_chunk
     ) -> Tensor:
-        """Rows [T, HV DV] bf16 of tokens [begin, end), which stand at these positions."""
-        rows = self.ab_rows()[begin:end]
+        """Rows [T, HV DV] bf16 of tokens [begin, end), which stand at these positions; inputs are one product's."""
+        inputs = [self.first[begin:end], self.second[begin:end], self.ab_rows()[begin:end]]
+        product = torch.cat(inputs, dim=1)
+        first, second, ab_rows = product.split_with_sizes([part.shape[1] for part in inputs], dim=1)
         scratch = torch.full(
             (chunk_scratch_bytes(end - begin, self.shape),), 0xFF, dtype=torch.uint8, device=self.device
         )
         out = torch.full(
             (end - begin, self.shape.value_heads * self.shape.value_width), float("nan"), device=self.device
         ).to(torch.bfloat16)
-        part = slice(begin, end)
-        run(self.first[part], self.second[part], rows, self.constants, slots, lane, begin, scratch, out)
+        run(first, second, ab_rows, self.constants, slots, lane, begin, scratch, out)
         return out
 
     def decode(
