@@ -17,15 +17,16 @@ GIB = 1 << 30
 class EngineSettings:
     """What the memory plan and the engine are built from (serving spec, 18.2 and 18.3).
 
-    device                     torch device string
+    device                     torch device string, or `auto`: the first GPU if there is one, else the processor
     max_context_tokens         longest sequence, prompt and output together
     kv_capacity_tokens         size of the shared page pool; None is `auto`
     lanes                      sequences decoded together, 1..8
     prefill_chunk_tokens       most tokens of one prefill unit
     kv_dtype                   codec of the attention cache; `fp32` exists for reference runs only
-    compute_dtype              dtype of activations and of weights after decoding: `fp32` or `bf16`
+    compute_dtype              dtype of activations, and on the processor of decoded weights: `fp32` or `bf16`
     device_memory_limit_bytes  the planner treats the device as having this much in all; None is the real size
     kv_headroom_bytes          left free by `auto`
+    cuda_graph                 whether decode rounds are captured and replayed; the same bits either way
     """
 
     device: str = "cpu"
@@ -37,6 +38,7 @@ class EngineSettings:
     compute_dtype: str = "fp32"
     device_memory_limit_bytes: int | None = None
     kv_headroom_bytes: int = 1024 * MIB
+    cuda_graph: bool = True
 
 
 @dataclass(frozen=True, slots=True)

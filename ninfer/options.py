@@ -35,8 +35,8 @@ LARGEST_INTEGER = (1 << 31) - 1
 LARGEST_SIZE = 1 << 60
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
 EFFORT_WORDS = ("minimal", "low", "medium", "high", "xhigh", "max")
-KV_DTYPES = ("bf16", "fp32")
-KV_DTYPES_TO_COME = ("int8", "fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v4-e8")
+KV_DTYPES = ("bf16", "int8", "fp32")
+KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v4-e8")
 
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
 TO_COME = frozenset(
@@ -138,7 +138,7 @@ def _size(text: str) -> int:
 
 
 def _device(text: str) -> str:
-    return "cpu" if text == "cpu" else f"cuda:{_integer(0, 255)(text)}"
+    return text if text in ("cpu", "auto") else f"cuda:{_integer(0, 255)(text)}"
 
 
 def _kv_dtype(text: str) -> str:
@@ -172,10 +172,10 @@ OPTIONS: dict[str, _Option] = {
     "--device-memory-limit": _Option("SIZE", "plan as if the device had only this much in all", _size),
     "--kv-headroom-mib": _Option("N", "left free by --kv-capacity auto (1024)", _integer(0)),
     "--deterministic": _Option("", "exact route for every operation (this version has no other)"),
-    "--no-cuda-graph": _Option("", "accepted; changes no output"),
-    "--device": _Option("N|cpu", "GPU number, or the processor (cpu)", _device),
+    "--no-cuda-graph": _Option("", "launch every kernel of a decode round by itself, for diagnosis; same output"),
+    "--device": _Option("N|cpu|auto", "GPU number, the processor, or GPU 0 if there is one (auto)", _device),
     "--no-exit-on-engine-failure": _Option("", "stay up, unavailable, when the engine is beyond repair"),
-    "--kv-dtype": _Option("T", "attention cache: bf16, or fp32 for reference runs (bf16)", _kv_dtype),
+    "--kv-dtype": _Option("T", "attention cache: bf16; int8 on a GPU; fp32 on the processor (bf16)", _kv_dtype),
     "--chat-template": _Option("FILE", "Jinja template instead of the artifact's", _path),
     "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
     "--max-output-tokens": _Option("N", "upper bound of every output limit", _integer(1)),
@@ -282,7 +282,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         default_artifact=artifact is None,
         chat_template=values.get("--chat-template"),
         engine=EngineSettings(
-            device=values.get("--device", "cpu"),
+            device=values.get("--device", "auto"),
             max_context_tokens=max_context,
             kv_capacity_tokens=_kv_capacity(values, max_context, lanes),
             lanes=lanes,
@@ -290,6 +290,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             kv_dtype=values.get("--kv-dtype", "bf16"),
             device_memory_limit_bytes=values.get("--device-memory-limit"),
             kv_headroom_bytes=values.get("--kv-headroom-mib", 1024) * MIB,
+            cuda_graph="--no-cuda-graph" not in values,
         ),
         scheduler=SchedulerSettings(
             lanes=lanes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -17,7 +17,9 @@ from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.engine.available import available_bytes
+from ninfer.engine.device_engine import DeviceEngine, device_layout
 from ninfer.engine.engine import Engine
+from ninfer.engine.layouts import Layout, PlainLayout
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.errors import ArtifactError, StartupError
 from ninfer.text.template import ChatTemplate, builtin_source, template_source
@@ -86,6 +88,15 @@ def settle_memory() -> None:
     gc.freeze()
 
 
+def with_device(settings: Settings) -> Settings:
+    """The settings with a real device in place of `auto` and the dtype of activations that it has."""
+    device = settings.engine.device
+    if device == "auto":
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    dtype = settings.engine.compute_dtype if device == "cpu" else "bf16"
+    return replace(settings, engine=replace(settings.engine, device=device, compute_dtype=dtype))
+
+
 class ArtifactBuilder:
     """Plans and loads the engine of a bound artifact. Its methods block and run on the device thread.
 
@@ -100,18 +111,20 @@ class ArtifactBuilder:
 
     def plan(self) -> MemoryCheck:
         """The early plan; raises StartupError when it does not fit."""
-        settings = self._settings
-        if settings.device != "cpu":
-            raise StartupError(f"--device: there are no kernels for {settings.device} in this version yet; use cpu")
-        limit = settings.device_memory_limit_bytes
-        return self._note(
-            plan_memory(self._bound.text, settings, available_bytes(torch.device(settings.device), limit))
-        )
+        settings, bound = self._settings, self._bound
+        layout: Layout = PlainLayout(bound.text) if self._on_processor else device_layout(bound, settings)
+        free = available_bytes(torch.device(settings.device), settings.device_memory_limit_bytes)
+        return self._note(plan_memory(layout, settings, free))
+
+    @property
+    def _on_processor(self) -> bool:
+        return self._settings.device == "cpu"
 
     def load(self) -> tuple[EngineLike, MemoryCheck]:
         """Weights and pools onto the device; raises StartupError or ArtifactError."""
         try:
-            engine = Engine.load(self._bound, self._settings, self._public_ids)
+            kind = Engine if self._on_processor else DeviceEngine
+            engine = kind.load(self._bound, self._settings, self._public_ids)
         except (ArtifactError, StartupError):
             raise
         except (OSError, MemoryError, RuntimeError) as error:

@@ -34,7 +34,7 @@ from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
-from ninfer.served import ArtifactBuilder, Served, open_served, settle_memory
+from ninfer.served import ArtifactBuilder, Served, open_served, settle_memory, with_device
 
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
@@ -53,6 +53,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
     with ExitStack() as open_things:
         if settings.default_artifact:
             log.info("no model was named: this is the embedded one, small and good at few things (README)")
+        settings = with_device(settings)
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
         request_log = _open_request_log(settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ninfer.config import GIB, MIB, Settings
+from ninfer.config import GIB, MIB, EngineSettings, Settings
 from ninfer.options import (
     OPTIONS,
     TO_COME,
@@ -24,7 +24,8 @@ from ninfer.options import (
 def test_nothing_given_is_the_documented_defaults() -> None:
     settings = parse([])
     assert settings.default_artifact
-    assert settings == Settings(artifact=Path(), default_artifact=True)
+    engine = EngineSettings(device="auto")
+    assert settings == Settings(artifact=Path(), default_artifact=True, engine=engine)
 
 
 def test_values_reach_the_tree() -> None:
@@ -45,8 +46,9 @@ def test_values_reach_the_tree() -> None:
     assert (http.tls_cert, http.tls_key, http.max_request_bytes) == (Path("c"), Path("k2"), 2 * MIB)
     engine = settings.engine
     assert (engine.max_context_tokens, engine.kv_capacity_tokens, engine.lanes) == (1000, 3008, 4)
-    assert (engine.prefill_chunk_tokens, engine.kv_dtype, engine.device) == (256, "fp32", "cpu")
+    assert (engine.prefill_chunk_tokens, engine.kv_dtype, engine.device) == (256, "fp32", "auto")
     assert (engine.device_memory_limit_bytes, engine.kv_headroom_bytes) == (3 * GIB, 7 * MIB)
+    assert not engine.cuda_graph
     scheduler = settings.scheduler
     assert (scheduler.lanes, scheduler.max_context_tokens, scheduler.prefill_chunk_tokens) == (4, 1000, 256)
     assert (scheduler.max_pending, scheduler.pending_timeout_s, scheduler.max_inter_token_s) == (5, 1.5, 0.0)
@@ -88,8 +90,8 @@ def test_values_reach_the_tree() -> None:
         ("--kv-capacity 100", "less than --max-context 8192"),
         ("--kv-capacity 9000", "more than 1 lane(s)"),
         ("--max-context 64 --max-concurrency 2", "less than one page"),
-        ("--kv-dtype int8", "int8 is not built into this version"),
-        ("--kv-dtype int7", "must be one of bf16, fp32"),
+        ("--kv-dtype fp8", "fp8 is not built into this version"),
+        ("--kv-dtype int7", "must be one of bf16, int8, fp32"),
         ("--device-memory-limit 3GB", "must be a number of bytes"),
         ("--device gpu", "must be an integer"),
         ("--seed -1", "must be in 0..18446744073709551615"),

@@ -7,7 +7,7 @@ of their uses. Values are decoded when they are asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,9 @@ from ninfer.artifact.config import (
 )
 from ninfer.artifact.container import Artifact
 from ninfer.artifact.directory import Binding, Part, Use, WholeObject
+from ninfer.artifact.formats import find_format, row_split
 from ninfer.artifact.inspection import labels
+from ninfer.artifact.layouts import as_bytes
 from ninfer.artifact.native import DIVISOR_ROLE
 from ninfer.artifact.parameters import DRAFTERS, INT32, Components, LogicalParameter, iterate_parameters
 from ninfer.errors import ArtifactError
@@ -40,6 +42,20 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Consecutive rows of a grouped matrix in layout `row_split_k128_v1` (artifact spec 6.2).
+
+    base    [n, R * B]  uint8
+    high    [n, R * Hh] uint8, or None where the format has no high plane
+    scales  [n, R]      float16
+    """
+
+    base: NDArray[np.uint8]
+    high: NDArray[np.uint8] | None
+    scales: NDArray[np.float16]
 
 
 class BoundArtifact:
@@ -97,6 +113,49 @@ class BoundArtifact:
         if parameter.name == "proposal/token_ids":
             raise ValueError("proposal/token_ids holds integers; use token_ids()")
         return self._decode(parameter, rows)
+
+    def format_of(self, name: str) -> str:
+        """The format of a parameter; UNSUPPORTED if its parts differ."""
+        formats = {self.artifact.tensor_object(part.object).format for part in self.parameter(name).parts}
+        if len(formats) > 1:
+            raise ArtifactError(
+                "UNSUPPORTED", self.artifact.path, f"parameter {name!r} mixes formats {sorted(formats)}"
+            )
+        return formats.pop()
+
+    def grouped_rows(self, name: str, rows: tuple[int, int]) -> Iterator[GroupedRows]:
+        """Rows [begin, end) of a grouped matrix as they are stored, in order, without a copy.
+
+        UNSUPPORTED if the parts of the parameter begin or end inside a row.
+        """
+        parameter = self.parameter(name)
+        width = parameter.shape[1]
+        begin, end = rows[0] * width, rows[1] * width
+        assert 0 <= begin < end <= math.prod(parameter.shape)
+        position = 0
+        for part in parameter.parts:
+            first = max(begin - position, 0) + part.begin
+            last = min(end - position, part.end - part.begin) + part.begin
+            if first < last:
+                yield self._grouped(name, part.object, first, last, width)
+            position += part.end - part.begin
+
+    def _grouped(self, name: str, object: str, first: int, last: int, width: int) -> GroupedRows:
+        stored = self.artifact.tensor_object(object)
+        if first % width or last % width or stored.shape[1:] != (width,):
+            raise ArtifactError("UNSUPPORTED", self.artifact.path, f"parameter {name!r} is cut inside a row")
+        planes = row_split(find_format(stored.format), stored.shape)
+        data = as_bytes(self.artifact.object_bytes(object), planes.size)
+        begin, end = first // width, last // width
+
+        def plane(offset: int, row: int) -> NDArray[np.uint8]:
+            return data[offset + begin * row : offset + end * row].reshape(end - begin, row)
+
+        return GroupedRows(
+            base=plane(0, planes.base_row),
+            high=plane(planes.high_offset, planes.high_row) if planes.high_row else None,
+            scales=plane(planes.scale_offset, planes.scale_row).view("<f2"),
+        )
 
     def token_ids(self) -> NDArray[np.int32]:
         """Token ids [rows] of the draft head; BAD_RANGE unless they are distinct rows of the vocabulary."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from ninfer.artifact.config import TextConfig
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
+from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.sampler.op import Purpose, sample, uniform
@@ -95,10 +96,10 @@ class Engine:
         if not 0 < public_ids <= config.vocab_size:
             raise StartupError(f"the tokenizer has {public_ids} ids, the model's head {config.vocab_size} rows")
         limit = settings.device_memory_limit_bytes
-        early = plan_memory(config, settings, available_bytes(device, limit))
+        early = plan_memory(PlainLayout(config), settings, available_bytes(device, limit))
         early.require()
         weights = load_weights(config, artifact, settings.compute_dtype, device)
-        memory = plan_memory(config, settings, available_bytes(device, limit, resident=weights.nbytes))
+        memory = plan_memory(PlainLayout(config), settings, available_bytes(device, limit, resident=weights.nbytes))
         memory.require()
         return cls(config, settings, memory, _Arenas(config, memory, weights, device), public_ids)
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
 from ninfer.config import EngineSettings
+from ninfer.engine.layouts import Layout
 from ninfer.errors import StartupError
-from ninfer.model.arena import ITEM_BYTES, TensorSpec, arena_bytes
-from ninfer.model.cache import kv_specs, lane_specs, open_row_specs, state_specs
-from ninfer.model.weights import weight_specs
+from ninfer.model.arena import TensorSpec, arena_bytes
 from ninfer.step import PAGE_TOKENS, pages_for
 
 MAX_LANES = 8
@@ -101,13 +99,13 @@ class MemoryPlan:
             raise StartupError(self.refusal())
 
 
-def plan_memory(config: TextConfig, settings: EngineSettings, available: int) -> MemoryPlan:
+def plan_memory(layout: Layout, settings: EngineSettings, available: int) -> MemoryPlan:
     """The plan of a model on a device with `available` bytes, before loading and after; it need not fit.
 
     An automatic capacity (14.2) takes all pages that fit beside the headroom; if not even the least number does, the
     plan is for that number. Raises StartupError for settings that contradict each other or the model.
     """
-    minimum, maximum = _page_bounds(config, settings)
+    minimum, maximum = _page_bounds(layout, settings)
     headroom = 0
     if settings.kv_capacity_tokens is not None:
         pages = pages_for(settings.kv_capacity_tokens)
@@ -118,20 +116,25 @@ def plan_memory(config: TextConfig, settings: EngineSettings, available: int) ->
             )
     else:
         headroom = settings.kv_headroom_bytes
-        pages = _largest_fitting(config, settings, available, minimum, maximum)
-    return _build(config, settings, pages, maximum, available, headroom)
+        pages = _largest_fitting(layout, settings, available, minimum, maximum)
+    return _build(layout, settings, pages, maximum, available, headroom)
 
 
-def _page_bounds(config: TextConfig, settings: EngineSettings) -> tuple[int, int]:
+def _page_bounds(layout: Layout, settings: EngineSettings) -> tuple[int, int]:
     """M_min and M_max of 8.2, after the rules that are not about memory."""
     if not 1 <= settings.lanes <= MAX_LANES:
         raise StartupError(f"{settings.lanes} lanes: there must be 1 to {MAX_LANES}")
-    for name, value in (("KV dtype", settings.kv_dtype), ("compute dtype", settings.compute_dtype)):
-        if value not in ("bf16", "fp32"):
-            raise StartupError(f"{name} {value!r} is not built for this device: use bf16 or fp32")
+    for name, value, built in (
+        ("KV dtype", settings.kv_dtype, layout.kv_dtypes),
+        ("compute dtype", settings.compute_dtype, layout.compute_dtypes),
+    ):
+        if value not in built:
+            raise StartupError(f"{name} {value!r} is not built for this device: use {' or '.join(built)}")
     context, chunk = settings.max_context_tokens, settings.prefill_chunk_tokens
-    if not 1 <= context <= config.max_position_embeddings:
-        raise StartupError(f"a context of {context} tokens: the model allows 1 to {config.max_position_embeddings}")
+    if not 1 <= context <= layout.config.max_position_embeddings:
+        raise StartupError(
+            f"a context of {context} tokens: the model allows 1 to {layout.config.max_position_embeddings}"
+        )
     if chunk < 1 or chunk % PAGE_TOKENS:
         raise StartupError(f"a prefill chunk of {chunk} tokens: it must be a positive multiple of {PAGE_TOKENS}")
     capacity = settings.kv_capacity_tokens
@@ -141,63 +144,33 @@ def _page_bounds(config: TextConfig, settings: EngineSettings) -> tuple[int, int
     return max(blocks, settings.lanes), blocks * settings.lanes
 
 
-def _largest_fitting(config: TextConfig, settings: EngineSettings, available: int, minimum: int, maximum: int) -> int:
+def _largest_fitting(layout: Layout, settings: EngineSettings, available: int, minimum: int, maximum: int) -> int:
     """Pages of an automatic capacity, or `minimum` if even that does not fit."""
-    smallest = _build(config, settings, minimum, maximum, available, 0)
-    step = _build(config, settings, minimum + 1, maximum, available, 0).required - smallest.required
+    smallest = _build(layout, settings, minimum, maximum, available, 0)
+    step = _build(layout, settings, minimum + 1, maximum, available, 0).required - smallest.required
     spare = smallest.slack - settings.kv_headroom_bytes
     if spare < 0:
         return minimum
     pages = maximum if step == 0 else min(maximum, minimum + spare // step)
     predicted = smallest.required + (pages - minimum) * step
-    built = _build(config, settings, pages, maximum, available, 0).required
+    built = _build(layout, settings, pages, maximum, available, 0).required
     assert built == predicted, f"the plan is not affine in pages: {built} bytes, predicted {predicted}"
     return pages
 
 
 def _build(
-    config: TextConfig, settings: EngineSettings, pages: int, maximum: int, available: int, headroom: int
+    layout: Layout, settings: EngineSettings, pages: int, maximum: int, available: int, headroom: int
 ) -> MemoryPlan:
-    lanes, blocks = settings.lanes, pages_for(settings.max_context_tokens)
     return MemoryPlan(
         pages=pages,
         max_pages=maximum,
         max_context_tokens=settings.max_context_tokens,
         available=available,
         headroom=headroom,
-        weights=weight_specs(config, settings.compute_dtype),
-        kv=kv_specs(config, pages, settings.kv_dtype),
-        state=state_specs(config, lanes, settings.compute_dtype) + lane_specs(config, lanes, blocks),
-        open_rows=open_row_specs(config, lanes),
-        workspace=workspace_bytes(config, settings),
-        graphs=0,
+        weights=layout.weights(settings),
+        kv=layout.kv(settings, pages),
+        state=layout.state(settings),
+        open_rows=layout.open_rows(settings),
+        workspace=layout.workspace_bytes(settings),
+        graphs=layout.graph_bytes(settings),
     )
-
-
-def workspace_bytes(config: TextConfig, settings: EngineSettings) -> int:
-    """Bound on the temporary tensors of one step of the plain-torch route: the larger of its two phases.
-
-    Counts fp32 copies of the widest rows, the recurrence's matrices of every block of a chunk, one query tile against
-    one group of pages, and the logits with the sampler's copy.
-    """
-    chunk = min(settings.prefill_chunk_tokens, pages_for(settings.max_context_tokens) * PAGE_TOKENS)
-    vocabulary = 3 * ITEM_BYTES["fp32"] * config.vocab_size
-    return max(_rows_bytes(config, chunk) + vocabulary, _rows_bytes(config, PAGE_TOKENS) + settings.lanes * vocabulary)
-
-
-def _rows_bytes(config: TextConfig, rows: int) -> int:
-    widths = [2 * (config.intermediate_size or 0)]
-    mixing = 0
-    if LINEAR_ATTENTION in config.layer_types:
-        key_heads, heads, block = config.gdn_key_heads, config.gdn_value_heads, PAGE_TOKENS
-        widths.append(config.conv_channels + config.gdn_value_width + 2 * heads)
-        per_token = 4 * config.gdn_key_width + 4 * config.gdn_value_width + 2 * key_heads * block
-        per_token += heads * (2 * config.gdn_key_dim + 5 * block)
-        mixing = rows * per_token
-    if FULL_ATTENTION in config.layer_types:
-        widths.append(2 * (config.query_width + config.kv_width))
-        tile = PAGE_TOKENS * config.heads
-        keys = 16 * PAGE_TOKENS
-        pages = 2 * keys * config.kv_width + 3 * tile * keys + 2 * tile * 16 * config.head_dim
-        mixing = max(mixing, pages + 4 * rows * config.query_width)
-    return ITEM_BYTES["fp32"] * (rows * (5 * config.hidden_size + 4 * max(widths)) + mixing)

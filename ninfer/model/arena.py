@@ -11,8 +11,16 @@ from torch import Tensor
 
 ALIGNMENT = 256  # kv-and-state spec 14.1
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int32": torch.int32, "int64": torch.int64}
-ITEM_BYTES = {"fp32": 4, "bf16": 2, "int32": 4, "int64": 8}
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+}
+ITEM_BYTES = {name: dtype.itemsize for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True, slots=True)

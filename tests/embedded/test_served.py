@@ -15,6 +15,7 @@ from ninfer.config import EngineSettings, Settings
 from ninfer.embedded import ARTIFACT
 from ninfer.embedded.generate.arithmetic import is_held_out
 from ninfer.embedded.generate.lookup import prose_filler
+from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import plan_memory
 from ninfer.errors import StartupError
 from ninfer.served import open_served
@@ -134,6 +135,6 @@ def test_it_serves_as_many_tokens_as_it_says() -> None:
         text = bind(artifact).text
     for context in (8192, 32768):
         settings = EngineSettings(max_context_tokens=context, kv_capacity_tokens=context)
-        assert plan_memory(text, settings, 1 << 40).max_context_tokens == context
+        assert plan_memory(PlainLayout(text), settings, 1 << 40).max_context_tokens == context
     with pytest.raises(StartupError, match="the model allows 1 to 32768"):
-        plan_memory(text, EngineSettings(max_context_tokens=32769, kv_capacity_tokens=32832), 1 << 40)
+        plan_memory(PlainLayout(text), EngineSettings(max_context_tokens=32769, kv_capacity_tokens=32832), 1 << 40)

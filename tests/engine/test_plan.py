@@ -14,6 +14,7 @@ from ninfer.config import EngineSettings
 from ninfer.engine import available
 from ninfer.engine.available import available_bytes
 from ninfer.engine.engine import Engine
+from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import plan_memory
 from ninfer.errors import StartupError
 from tests.support.random_model import SMALL, TIED, RandomModel
@@ -48,7 +49,7 @@ LARGE = TextConfig(
 
 
 def sizes(config: TextConfig, settings: EngineSettings) -> dict[str, int]:
-    return dict(plan_memory(config, settings, PLENTY).groups)
+    return dict(plan_memory(PlainLayout(config), settings, PLENTY).groups)
 
 
 def test_figures_of_the_specs() -> None:
@@ -76,30 +77,31 @@ def test_planned_bytes_are_allocated_bytes(config: TextConfig, compute: str, kv:
     engine = Engine.load(RandomModel(config), settings, 200)
     groups = dict(engine.memory.groups)
     assert engine.allocated_bytes == sum(groups[name] for name in ("weights", "kv", "state", "replay"))
-    assert engine.memory.groups == plan_memory(config, settings, PLENTY).groups
+    assert engine.memory.groups == plan_memory(PlainLayout(config), settings, PLENTY).groups
 
 
 def test_plan_is_affine_in_pages() -> None:
     per_page = 2 * 2 * 64 * 16 * 2
     required = [
-        plan_memory(SMALL, replace(SETTINGS, kv_capacity_tokens=64 * pages), PLENTY).required for pages in range(10, 31)
+        plan_memory(PlainLayout(SMALL), replace(SETTINGS, kv_capacity_tokens=64 * pages), PLENTY).required
+        for pages in range(10, 31)
     ]
     assert {after - before for before, after in pairwise(required)} == {per_page}
 
 
 def test_a_stated_capacity_is_rounded_up_to_pages_and_never_lowered() -> None:
-    plan = plan_memory(SMALL, replace(SETTINGS, kv_capacity_tokens=1281), 1)
+    plan = plan_memory(PlainLayout(SMALL), replace(SETTINGS, kv_capacity_tokens=1281), 1)
     assert (plan.pages, plan.kv_capacity_tokens, plan.max_pages) == (21, 1344, 30)
     assert not plan.fits
 
 
 def test_refusal_is_exact() -> None:
-    plan = plan_memory(SMALL, SETTINGS, PLENTY)
+    plan = plan_memory(PlainLayout(SMALL), SETTINGS, PLENTY)
     plan.require()
-    exact = plan_memory(SMALL, SETTINGS, plan.required)
+    exact = plan_memory(PlainLayout(SMALL), SETTINGS, plan.required)
     exact.require()
     assert (exact.fits, exact.slack) == (True, 0)
-    short = plan_memory(SMALL, SETTINGS, plan.required - 5)
+    short = plan_memory(PlainLayout(SMALL), SETTINGS, plan.required - 5)
     g = dict(short.groups)
     expected = (
         f"runtime reservation requires {plan.required} bytes; {plan.required - 5} bytes are available; "
@@ -115,25 +117,25 @@ def test_refusal_is_exact() -> None:
 
 def test_automatic_capacity_leaves_exactly_the_headroom() -> None:
     automatic = replace(SETTINGS, kv_capacity_tokens=None, kv_headroom_bytes=10_000)
-    least = plan_memory(SMALL, replace(SETTINGS, kv_capacity_tokens=640), PLENTY).required
+    least = plan_memory(PlainLayout(SMALL), replace(SETTINGS, kv_capacity_tokens=640), PLENTY).required
     per_page = 2 * 2 * 64 * 16 * 2
     for spare, pages in ((0, 10), (per_page - 1, 10), (per_page, 11), (7 * per_page + 3, 17), (500 * per_page, 30)):
-        plan = plan_memory(SMALL, automatic, least + 10_000 + spare)
+        plan = plan_memory(PlainLayout(SMALL), automatic, least + 10_000 + spare)
         assert (plan.pages, plan.fits) == (pages, True)
-    short = plan_memory(SMALL, automatic, least + 9_999)
+    short = plan_memory(PlainLayout(SMALL), automatic, least + 9_999)
     assert (short.pages, short.fits) == (10, False)
     assert short.refusal().startswith(
         f"runtime reservation requires {least} bytes beside a headroom of 10000 bytes; {least + 9_999} bytes are "
         "available; short by 1 bytes (weights "
     )
-    assert plan_memory(SMALL, automatic, 9_000).refusal() == (
+    assert plan_memory(PlainLayout(SMALL), automatic, 9_000).refusal() == (
         "a KV headroom of 10000 bytes is more than the 9000 bytes that are available"
     )
 
 
 def test_without_attention_layers_pages_cost_nothing() -> None:
     config = replace(SMALL, layer_types=(LINEAR_ATTENTION,) * 2)
-    plan = plan_memory(config, replace(SETTINGS, kv_capacity_tokens=None), PLENTY)
+    plan = plan_memory(PlainLayout(config), replace(SETTINGS, kv_capacity_tokens=None), PLENTY)
     assert (plan.pages, dict(plan.groups)["kv"]) == (30, 0)
 
 
@@ -154,11 +156,11 @@ def test_without_attention_layers_pages_cost_nothing() -> None:
 )
 def test_contradictory_settings(changes: dict[str, int], message: str) -> None:
     with pytest.raises(StartupError, match=message.replace("(", "\\(")):
-        plan_memory(SMALL, replace(SETTINGS, **changes), PLENTY)
+        plan_memory(PlainLayout(SMALL), replace(SETTINGS, **changes), PLENTY)
 
 
 def test_table_shows_every_group_and_the_capacity() -> None:
-    plan = plan_memory(SMALL, SETTINGS, PLENTY)
+    plan = plan_memory(PlainLayout(SMALL), SETTINGS, PLENTY)
     lines = plan.table().splitlines()
     assert len(lines) == 1 + 6 + 3 + 1
     for name, size in plan.groups:

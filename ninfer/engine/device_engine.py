@@ -1,0 +1,460 @@
+"""The engine of a GPU: low-bit kernels, captured decode rounds, and steps that are launched before the last has landed.
+
+A step is a handful of small copies and launches on one stream; nothing here waits but :meth:`DeviceStep.wait`. Tokens
+stay on the device: a round reads its lanes' anchors, which the step before has written. The same code runs on the
+processor through the kernels' plain routes, which is how it is tested without a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+import torch
+from torch import Tensor
+
+from ninfer.config import EngineSettings
+from ninfer.engine.available import available_bytes
+from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace, tensor_bytes
+from ninfer.engine.plan import MemoryPlan, plan_memory
+from ninfer.errors import DeviceFault, StartupError
+from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
+from ninfer.kernels.sampler.op import Purpose, uniform
+from ninfer.model.arena import Arena
+from ninfer.model.chunks import Chunks
+from ninfer.model.device_cache import DeviceCache, build_device_cache, fill_lane
+from ninfer.model.low_bit_weights import StoredModel, TextMatrices, load_matrices, plan_weights
+from ninfer.model.rounds import MAX_ROWS, Round, round_shared
+from ninfer.step import (
+    PAGE_TOKENS,
+    DecodeResult,
+    DecodeRound,
+    Drawn,
+    LaneSetup,
+    PageMapping,
+    PrefillChunk,
+    PrefillResult,
+    pages_for,
+)
+
+R = TypeVar("R")
+
+# Steps whose host memory is in use: two in flight, and one whose result is being read while the next is prepared.
+_HOST_SLOTS = 4
+_CPU_MULTIPROCESSORS = 4  # where there is no GPU, programs only shape the buffers
+
+
+@dataclass(slots=True)
+class _Lane:
+    """setup       law and stop ids of the running request
+    pages       in order
+    frontier    positions in the cache
+    state_block block whose entry state the recurrent slots hold
+    """
+
+    setup: LaneSetup | None = None
+    pages: int = 0
+    frontier: int = 0
+    state_block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _HostSlot:
+    """Page-locked memory of one step, so that copies need nobody to wait: inputs [4, 8], results [8, 2], ids [chunk],
+    begin [1] int32."""
+
+    inputs: Tensor
+    results: Tensor
+    ids: Tensor
+    begin: Tensor
+
+
+class _Marks:
+    """When the device began and ended a step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._begin = _event() if self._on_gpu else None
+        self._end = _event() if self._on_gpu else None
+        self._times = [0.0, 0.0]
+
+    def begin(self) -> None:
+        self._mark(0, self._begin)
+
+    def end(self) -> None:
+        self._mark(1, self._end)
+
+    def _mark(self, which: int, event: torch.cuda.Event | None) -> None:
+        if event is not None:
+            event.record()
+        else:
+            self._times[which] = time.perf_counter()
+
+    def wait(self) -> float:
+        """Seconds the device took; blocks until it is done, without the interpreter's lock."""
+        if self._begin is None or self._end is None:
+            return self._times[1] - self._times[0]
+        self._end.synchronize()
+        return float(self._begin.elapsed_time(self._end)) / 1e3
+
+    def since(self, before: _Marks) -> float:
+        """Seconds from the end of an earlier step to the begin of this one; both have been waited for."""
+        if self._begin is None or before._end is None:
+            return self._times[0] - before._times[1]
+        return float(before._end.elapsed_time(self._begin)) / 1e3
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStep(Generic[R]):
+    """A step on its way. `wait` may be called from another thread than the one that launches."""
+
+    marks: _Marks
+    read: Callable[[float], R]
+
+    def wait(self) -> R:
+        """The result; blocks until the device has it. Raises DeviceFault."""
+        try:
+            seconds = self.marks.wait()
+        except RuntimeError as error:
+            raise DeviceFault(f"the device failed: {error}") from error
+        return self.read(seconds)
+
+    def idle_since(self, before: DeviceStep[Any]) -> float:
+        """Seconds the device did nothing between an earlier step and this one; both have been waited for."""
+        return self.marks.since(before.marks)
+
+
+class DeviceEngine:
+    """One model on one GPU. Not thread-safe: one thread launches its steps, in order."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        memory: MemoryPlan,
+        weights: TextMatrices,
+        cache: DeviceCache,
+        workspace: Workspace,
+        public_ids: int,
+        layout: DeviceLayout,
+    ) -> None:
+        self._settings, self._memory = settings, memory
+        self._device = torch.device(settings.device)
+        self._weights, self._cache, self._workspace = weights, cache, workspace
+        self._layout, self._public_ids = layout, public_ids
+        self._chunks = Chunks(layout.config, weights, cache, workspace.shared, workspace.chunk, public_ids)
+        self._lanes = [_Lane() for _ in range(settings.lanes)]
+        self._tables = self._pinned(*cache.tables.shape)
+        self._slots = [self._host_slot() for _ in range(_HOST_SLOTS)]
+        self._next_slot = 0
+        self._logit_rows = 0
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    @classmethod
+    def load(cls, artifact: StoredModel, settings: EngineSettings, public_ids: int) -> DeviceEngine:
+        """Plan, repack the weights onto the device, check the plan against the memory then free, allocate the rest,
+        run every kernel once and capture the decode rounds.
+
+        public_ids  token ids below this can be drawn; the head's other rows are reserved
+        Raises StartupError if the model has no kernels, the settings are contradictory or the plan does not fit.
+        """
+        device = torch.device(settings.device)
+        layout = device_layout(artifact, settings)
+        config = layout.config
+        if not 0 < public_ids <= config.vocab_size:
+            raise StartupError(f"the tokenizer has {public_ids} ids, the model's head {config.vocab_size} rows")
+        limit = settings.device_memory_limit_bytes
+        plan_memory(layout, settings, available_bytes(device, limit)).require()
+        with torch.inference_mode():
+            weights = load_matrices(layout.plan, artifact, device)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # blocks of stored rows
+            memory = plan_memory(layout, settings, available_bytes(device, limit, resident=weights.nbytes))
+            memory.require()
+            kv, state, rows = (Arena(specs, device) for specs in (memory.kv, memory.state, memory.open_rows))
+            cache = build_device_cache(config, kv, state, rows, settings.kv_dtype)
+            workspace = build_workspace(config, settings, weights, cache, layout.multiprocessors, public_ids, device)
+            engine = cls(settings, memory, weights, cache, workspace, public_ids, layout)
+            engine._warm_up()
+            if device.type == "cuda" and settings.cuda_graph:
+                engine._capture()
+            engine.reset()
+        return engine
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """The plan that was checked after loading."""
+        return self._memory
+
+    @property
+    def weights(self) -> TextMatrices:
+        """The model's weights on the device."""
+        return self._weights
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of every storage that the engine holds: the plan's total without graphs and the library's own."""
+        return tensor_bytes(self._weights, self._cache, self._workspace)
+
+    @property
+    def logits(self) -> Tensor:
+        """[rows, V] fp32 copy: what the last launched step drew from; public ids first, then the reserved rows."""
+        return self._workspace.shared.logits[: self._logit_rows].clone()
+
+    @torch.inference_mode()
+    def reset(self) -> None:
+        """Forget every lane, after a fault: each must start anew. Raises DeviceFault if the device is lost."""
+        try:
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)
+            self._cache.drawing.counts.zero_()
+        except RuntimeError as error:
+            raise DeviceFault(f"the device is lost: {error}") from error
+        self._lanes = [_Lane() for _ in self._lanes]
+
+    @overload
+    def run(self, plan: PrefillChunk) -> PrefillResult: ...
+    @overload
+    def run(self, plan: DecodeRound) -> DecodeResult: ...
+    def run(self, plan: PrefillChunk | DecodeRound) -> PrefillResult | DecodeResult:
+        """Launch one step and wait for it."""
+        return self.launch(plan).wait()
+
+    @overload
+    def launch(self, plan: PrefillChunk) -> DeviceStep[PrefillResult]: ...
+    @overload
+    def launch(self, plan: DecodeRound) -> DeviceStep[DecodeResult]: ...
+    @torch.inference_mode()
+    def launch(self, plan: PrefillChunk | DecodeRound) -> DeviceStep[PrefillResult] | DeviceStep[DecodeResult]:
+        """Queue one step behind those before it. An assertion fails if the plan breaks a rule of ``ninfer.step``."""
+        return self._launch_chunk(plan) if isinstance(plan, PrefillChunk) else self._launch_round(plan)
+
+    # --- chunks --------------------------------------------------------------------------------------------------
+
+    def _launch_chunk(self, chunk: PrefillChunk) -> DeviceStep[PrefillResult]:
+        tokens = len(chunk.token_ids)
+        assert 0 < tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
+        assert chunk.begin % PAGE_TOKENS == 0, "chunks start at a block's first position"
+        assert (chunk.setup is not None) == (chunk.begin == 0), "setup comes with a lane's first chunk"
+        slot, marks = self._slot(), _Marks(self._device)
+        marks.begin()
+        if chunk.setup is not None:
+            self._set_up(chunk.lane, chunk.setup)
+        lane = self._lanes[chunk.lane]
+        assert chunk.begin == lane.frontier, f"chunk at {chunk.begin}, lane at {lane.frontier}"
+        end = chunk.begin + tokens
+        self._map(chunk.lane, chunk.mapping, end)
+        buffers = self._workspace.chunk
+        slot.ids[:tokens] = torch.tensor(chunk.token_ids, dtype=torch.int32)
+        slot.begin[0] = chunk.begin
+        buffers.ids[:tokens].copy_(slot.ids[:tokens], non_blocking=True)
+        buffers.begin.copy_(slot.begin, non_blocking=True)
+        self._chunks.read(chunk.lane, chunk.begin, tokens)
+        lane.frontier, lane.state_block = end, end // PAGE_TOKENS
+        if chunk.sample:
+            assert lane.setup is not None
+            self._tell(
+                slot, [(chunk.lane, end, lane.state_block, uniform(lane.setup.sampling.seed, end, Purpose.PREFILL))]
+            )
+            self._chunks.logits(tokens)
+            self._chunks.draw()
+            self._logit_rows = 1
+        results = self._workspace.shared.results
+        slot.results[:1].copy_(results[:1], non_blocking=True)
+        marks.end()
+
+        def read(seconds: float) -> PrefillResult:
+            drawn = _drawn(slot.results, (chunk.lane,)) if chunk.sample else (None,)
+            return PrefillResult(drawn[0], seconds)
+
+        return DeviceStep(marks, read)
+
+    def _set_up(self, number: int, setup: LaneSetup) -> None:
+        assert len(setup.stop_ids) <= MAX_STOP_IDS, f"{len(setup.stop_ids)} stop ids, there is room for {MAX_STOP_IDS}"
+        self._lanes[number] = _Lane(setup)
+        tables = self._cache.drawing
+        stops = [*setup.stop_ids, *[-1] * (MAX_STOP_IDS - len(setup.stop_ids))]
+        tables.laws[number].copy_(self._locked(torch.tensor(law_row(setup.sampling))), non_blocking=True)
+        tables.stops[number].copy_(self._locked(torch.tensor(stops, dtype=torch.int32)), non_blocking=True)
+        tables.counts[number].zero_()
+
+    # --- rounds --------------------------------------------------------------------------------------------------
+
+    def _launch_round(self, plan: DecodeRound) -> DeviceStep[DecodeResult]:
+        lanes = tuple(row.lane for row in plan.rows)
+        assert lanes, "an empty round"
+        assert len(set(lanes)) == len(lanes), "a lane twice in one round"
+        slot, marks = self._slot(), _Marks(self._device)
+        marks.begin()
+        told = []
+        for row in plan.rows:
+            lane = self._lanes[row.lane]
+            assert row.position == lane.frontier > 0, f"row at {row.position}, lane at {lane.frontier}"
+            assert lane.setup is not None
+            self._map(row.lane, row.mapping, row.position + 1)
+            drawn_by = uniform(lane.setup.sampling.seed, row.position, Purpose.DECODE)
+            told.append((row.lane, row.position, lane.state_block, drawn_by))
+            lane.frontier, lane.state_block = row.position + 1, row.position // PAGE_TOKENS
+        self._tell(slot, told)
+        self._replay(len(lanes))
+        self._logit_rows = len(lanes)
+        slot.results.copy_(self._workspace.shared.results, non_blocking=True)
+        marks.end()
+        return DeviceStep(marks, lambda seconds: DecodeResult(_drawn(slot.results, lanes), seconds))
+
+    def _replay(self, rows: int) -> None:
+        graph = self._graphs.get(rows)
+        if graph is None:
+            self._workspace.rounds[rows - 1].launch()
+        else:
+            graph.replay()
+
+    def _tell(self, slot: _HostSlot, rows: list[tuple[int, int, int, float]]) -> None:
+        """Lanes, positions, state blocks and uniform numbers to the device."""
+        for at, (lane, position, block, number) in enumerate(rows):
+            slot.inputs[0, at], slot.inputs[1, at], slot.inputs[2, at] = lane, position, block
+            slot.inputs[3].view(torch.float32)[at] = number
+        self._workspace.shared.inputs.storage.copy_(slot.inputs, non_blocking=True)
+
+    # --- memory --------------------------------------------------------------------------------------------------
+
+    def _map(self, number: int, mapping: PageMapping, end: int) -> None:
+        """Append pages to a lane's table and see that positions below `end` have one."""
+        lane = self._lanes[number]
+        assert end <= self._settings.max_context_tokens, f"position {end - 1} beyond the longest sequence"
+        if mapping.pages:
+            last = mapping.first + len(mapping.pages)
+            assert mapping.first == lane.pages, f"mapping at {mapping.first}, table has {lane.pages}"
+            assert all(0 <= page < self._memory.pages for page in mapping.pages), "a page outside the pool"
+            assert last <= self._tables.shape[1], f"a table has room for {self._tables.shape[1]} pages"
+            self._tables[number, mapping.first : last] = torch.tensor(mapping.pages, dtype=torch.int32)
+            added = self._tables[number, mapping.first : last]
+            self._cache.tables[number, mapping.first : last].copy_(added, non_blocking=True)
+            lane.pages = last
+        assert pages_for(end) <= lane.pages, f"position {end - 1} has no page"
+
+    def _pinned(self, *shape: int) -> Tensor:
+        return torch.zeros(*shape, dtype=torch.int32, pin_memory=self._device.type == "cuda")
+
+    def _locked(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory() if self._device.type == "cuda" else tensor
+
+    def _host_slot(self) -> _HostSlot:
+        chunk = self._workspace.chunk.ids.shape[0]
+        rows = self._workspace.shared.results.shape[0]
+        return _HostSlot(self._pinned(4, MAX_ROWS), self._pinned(rows, 2), self._pinned(chunk), self._pinned(1))
+
+    def _slot(self) -> _HostSlot:
+        slot = self._slots[self._next_slot]
+        self._next_slot = (self._next_slot + 1) % _HOST_SLOTS
+        return slot
+
+    # --- start ---------------------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        """Run every kernel in every form that serving uses, so that none is compiled then."""
+        shared, chunk = self._workspace.shared, self._workspace.chunk
+        shared.inputs.storage[0].copy_(torch.arange(MAX_ROWS, dtype=torch.int32))
+        self._cache.tables.zero_()
+        longest = chunk.ids.shape[0]
+        for tokens in sorted({1, PAGE_TOKENS, min(longest, PAGE_TOKENS + 1), min(longest, 4 * PAGE_TOKENS), longest}):
+            self._chunks.read(0, 0, tokens)
+            self._chunks.logits(tokens)
+            self._chunks.draw()
+        if self._device.type != "cuda":
+            return
+        for round_ in self._workspace.rounds:
+            round_.launch()
+        torch.cuda.synchronize(self._device)
+        self._prefer_cache()
+
+    def _prefer_cache(self) -> None:
+        from ninfer.kernels.served.carveout import prefer_cache
+        from ninfer.kernels.served.kernels import ROUND_KERNELS
+
+        prefer_cache(ROUND_KERNELS)
+
+    def _capture(self) -> None:
+        pool = torch.cuda.graph_pool_handle()
+        for round_ in reversed(self._workspace.rounds):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool):
+                round_.launch()
+            self._graphs[round_.rows] = graph
+
+    # --- for measurements ----------------------------------------------------------------------------------------
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """The rounds of one lane, two lanes, and so on."""
+        return self._workspace.rounds
+
+    @torch.inference_mode()
+    def assume_depth(self, number: int, setup: LaneSetup, tokens: int, pages: tuple[int, ...]) -> None:
+        """Set a lane up as if it had read `tokens` tokens, a positive multiple of a page, into these pages. What is in
+        its cache and state is random and finite.
+        """
+        assert 0 < tokens == PAGE_TOKENS * len(pages), f"{tokens} tokens, {len(pages)} pages"
+        self._set_up(number, setup)
+        self._map(number, PageMapping(0, pages), tokens)
+        fill_lane(self._cache, number, torch.tensor(pages, device=self._device))
+        lane = self._lanes[number]
+        lane.frontier, lane.state_block = tokens, tokens // PAGE_TOKENS
+
+    @torch.inference_mode()
+    def extra_round(self, rows: int, per_lane: int) -> Round:
+        """A round of the first `rows` lanes with several columns each, from where they stand; its buffers are its own,
+        and not in the memory plan.
+        """
+        layout = self._layout
+        shared = round_shared(
+            layout.config, self._weights, self._cache, rows, per_lane, layout.multiprocessors, self._device
+        )
+        storage = torch.zeros(4, MAX_ROWS, dtype=torch.int32)
+        for at, lane in enumerate(self._lanes[:rows]):
+            storage[0, at], storage[1, at], storage[2, at] = at, lane.frontier, lane.state_block
+        shared.inputs.storage.copy_(storage)
+        return Round(layout.config, self._weights, self._cache, shared, self._public_ids, rows, per_lane)
+
+
+def _drawn(results: Tensor, lanes: tuple[int, ...]) -> tuple[Drawn, ...]:
+    rows = results[: len(lanes)].tolist()
+    if any(flags & NOT_FINITE for _, flags in rows):
+        raise DeviceFault(f"logits of lanes {list(lanes)} are not finite")
+    return tuple(Drawn(lane, (token,), bool(flags & STOPPED)) for lane, (token, flags) in zip(lanes, rows, strict=True))
+
+
+def device_layout(artifact: StoredModel, settings: EngineSettings) -> DeviceLayout:
+    """The layout of a model on the device of the settings. On a GPU, the first use of it.
+
+    Raises StartupError if there is no such device or the model has no kernels.
+    """
+    device = torch.device(settings.device)
+    plan = plan_weights(artifact)
+    if device.type != "cuda":
+        return DeviceLayout(plan, _CPU_MULTIPROCESSORS)
+    return DeviceLayout(plan, settle_device(device))
+
+
+def settle_device(device: torch.device) -> int:
+    """Set up a GPU for exact results and quick starts; returns the number of its multiprocessors.
+
+    Raises StartupError where torch sees no such device.
+    """
+    from ninfer.kernels.served.kernels import settle_cache_keys
+
+    if not torch.cuda.is_available():
+        raise StartupError(f"--device {device}: torch finds no GPU; use --device cpu, or install a CUDA build of torch")
+    if (device.index or 0) >= torch.cuda.device_count():
+        raise StartupError(f"--device {device}: there are {torch.cuda.device_count()} GPUs, counted from 0")
+    torch.cuda.set_device(device)
+    # A sum that is split over programs depends on how many tokens share the product (design.md section 3).
+    torch.backends.cuda.preferred_blas_library("cublaslt")
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)
+    settle_cache_keys()
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

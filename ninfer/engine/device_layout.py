@@ -1,0 +1,140 @@
+"""The memory plan of the GPU engine.
+
+Activations and scratch are planned by building them on torch's `meta` device, where tensors have shapes and no memory:
+what is planned and what is allocated comes from the same functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ninfer.artifact.config import TextConfig
+from ninfer.config import MIB, EngineSettings
+from ninfer.engine.layouts import Specs
+from ninfer.errors import StartupError
+from ninfer.model.arena import Arena
+from ninfer.model.chunks import ChunkBuffers, chunk_buffers
+from ninfer.model.device_cache import (
+    KV_DTYPES,
+    DeviceCache,
+    build_device_cache,
+    kv_specs,
+    lane_specs,
+    open_row_specs,
+    state_specs,
+)
+from ninfer.model.low_bit_weights import TextMatrices, WeightPlan, gathered
+from ninfer.model.rounds import Round, RoundShared, round_shared
+from ninfer.step import pages_for
+
+# The allocator hands out memory in pieces of this.
+_ALLOCATION = 512
+# What the library of matrix products keeps for itself on a GPU, and code of kernels that is loaded on first use.
+LIBRARY_BYTES = 96 * MIB
+# One captured round per number of lanes (kv-and-state spec, section 15).
+GRAPH_BYTES_PER_LANE = 12 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Everything an engine allocates beside weights, pages and state."""
+
+    shared: RoundShared
+    rounds: tuple[Round, ...]
+    chunk: ChunkBuffers
+
+
+def build_workspace(
+    config: TextConfig,
+    settings: EngineSettings,
+    weights: TextMatrices,
+    cache: DeviceCache,
+    multiprocessors: int,
+    public_ids: int,
+    device: torch.device,
+) -> Workspace:
+    """Rounds of 1 to C lanes and the buffers of a chunk."""
+    lanes = settings.lanes
+    shared = round_shared(config, weights, cache, lanes, 1, multiprocessors, device)
+    rounds = tuple(Round(config, weights, cache, shared, public_ids, rows) for rows in range(1, lanes + 1))
+    context = pages_for(settings.max_context_tokens) * 64
+    chunk = min(settings.prefill_chunk_tokens, context)
+    return Workspace(shared, rounds, chunk_buffers(config, weights, chunk, context, device))
+
+
+def tensor_bytes(*owners: object) -> int:
+    """Bytes of the distinct storages that objects own, as the allocator rounds them."""
+    sizes: dict[int, int] = {}
+    seen: set[int] = set()
+    for owner in owners:
+        for tensor in _tensors(owner, seen):
+            storage = tensor.untyped_storage()
+            sizes[storage._cdata] = -(-storage.nbytes() // _ALLOCATION) * _ALLOCATION
+    return sum(sizes.values())
+
+
+def _tensors(owner: object, seen: set[int]) -> Iterator[Tensor]:
+    if isinstance(owner, Tensor):
+        yield owner
+        return
+    if isinstance(owner, str | int | float | bool | torch.device | TextConfig) or owner is None or id(owner) in seen:
+        return
+    seen.add(id(owner))
+    if isinstance(owner, tuple | list):
+        members = list(owner)
+    elif isinstance(owner, dict):
+        members = list(owner.values())
+    elif dataclasses.is_dataclass(owner):
+        members = [getattr(owner, field.name) for field in dataclasses.fields(owner)]
+    else:
+        members = list(vars(owner).values())
+    for member in members:
+        yield from _tensors(member, seen)
+
+
+class DeviceLayout:
+    """`multiprocessors` of the device that will be used: programs and their scratch are counted by them."""
+
+    kv_dtypes = KV_DTYPES
+    compute_dtypes = ("bf16",)
+
+    def __init__(self, plan: WeightPlan, multiprocessors: int) -> None:
+        self.plan = plan
+        self.config = plan.config
+        self.multiprocessors = multiprocessors
+        if self.config.heads and self.config.head_dim != 256:
+            raise StartupError(f"the GPU kernels have attention heads of 256 columns, the model {self.config.head_dim}")
+
+    def weights(self, settings: EngineSettings) -> Specs:
+        return self.plan.specs
+
+    def kv(self, settings: EngineSettings, pages: int) -> Specs:
+        return kv_specs(self.config, pages, settings.kv_dtype)
+
+    def state(self, settings: EngineSettings) -> Specs:
+        blocks = pages_for(settings.max_context_tokens)
+        return state_specs(self.config, settings.lanes) + lane_specs(self.config, settings.lanes, blocks)
+
+    def open_rows(self, settings: EngineSettings) -> Specs:
+        return open_row_specs(self.config, settings.lanes)
+
+    def graph_bytes(self, settings: EngineSettings) -> int:
+        return settings.lanes * GRAPH_BYTES_PER_LANE if settings.cuda_graph else 0
+
+    def workspace_bytes(self, settings: EngineSettings) -> int:
+        meta = torch.device("meta")
+        weights = gathered(self.plan, Arena(self.plan.specs, meta))
+        kv, state, rows = (
+            Arena(specs, meta) for specs in (self.kv(settings, 1), self.state(settings), self.open_rows(settings))
+        )
+        cache = build_device_cache(self.config, kv, state, rows, settings.kv_dtype)
+        workspace = build_workspace(
+            self.config, settings, weights, cache, self.multiprocessors, self.config.vocab_size, meta
+        )
+        persistent = tensor_bytes(weights, cache)
+        return tensor_bytes(workspace, weights, cache) - persistent + LIBRARY_BYTES

@@ -1,0 +1,98 @@
+"""What an engine allocates, by group of the memory plan: one layout for each kind of engine."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
+from ninfer.config import EngineSettings
+from ninfer.model.arena import ITEM_BYTES, TensorSpec
+from ninfer.model.cache import kv_specs, lane_specs, open_row_specs, state_specs
+from ninfer.model.weights import weight_specs
+from ninfer.step import PAGE_TOKENS, pages_for
+
+Specs = tuple[TensorSpec, ...]
+
+
+class Layout(Protocol):
+    """Everything but the pages must be independent of their number, and pages must all be alike."""
+
+    @property
+    def config(self) -> TextConfig: ...
+
+    @property
+    def kv_dtypes(self) -> tuple[str, ...]:
+        """Codecs of the attention cache that the engine has."""
+
+    @property
+    def compute_dtypes(self) -> tuple[str, ...]:
+        """Types of activations that the engine has."""
+
+    def weights(self, settings: EngineSettings) -> Specs: ...
+
+    def kv(self, settings: EngineSettings, pages: int) -> Specs: ...
+
+    def state(self, settings: EngineSettings) -> Specs: ...
+
+    def open_rows(self, settings: EngineSettings) -> Specs: ...
+
+    def workspace_bytes(self, settings: EngineSettings) -> int:
+        """Bound on what one step holds beside the rest, the largest of its phases."""
+
+    def graph_bytes(self, settings: EngineSettings) -> int:
+        """Allowance for captured graphs."""
+
+
+class PlainLayout:
+    """The engine of the processor: decoded weights, plain-torch kernels."""
+
+    kv_dtypes = ("bf16", "fp32")
+    compute_dtypes = ("bf16", "fp32")
+
+    def __init__(self, config: TextConfig) -> None:
+        self.config = config
+
+    def weights(self, settings: EngineSettings) -> Specs:
+        return weight_specs(self.config, settings.compute_dtype)
+
+    def kv(self, settings: EngineSettings, pages: int) -> Specs:
+        return kv_specs(self.config, pages, settings.kv_dtype)
+
+    def state(self, settings: EngineSettings) -> Specs:
+        lanes, blocks = settings.lanes, pages_for(settings.max_context_tokens)
+        return state_specs(self.config, lanes, settings.compute_dtype) + lane_specs(self.config, lanes, blocks)
+
+    def open_rows(self, settings: EngineSettings) -> Specs:
+        return open_row_specs(self.config, settings.lanes)
+
+    def graph_bytes(self, settings: EngineSettings) -> int:
+        return 0
+
+    def workspace_bytes(self, settings: EngineSettings) -> int:
+        """The larger of the step's two phases.
+
+        Counts fp32 copies of the widest rows, the recurrence's matrices of every block of a chunk, one query tile
+        against one group of pages, and the logits with the sampler's copy.
+        """
+        chunk = min(settings.prefill_chunk_tokens, pages_for(settings.max_context_tokens) * PAGE_TOKENS)
+        vocabulary = 3 * ITEM_BYTES["fp32"] * self.config.vocab_size
+        rows = self._rows_bytes
+        return max(rows(chunk) + vocabulary, rows(PAGE_TOKENS) + settings.lanes * vocabulary)
+
+    def _rows_bytes(self, rows: int) -> int:
+        config = self.config
+        widths = [2 * (config.intermediate_size or 0)]
+        mixing = 0
+        if LINEAR_ATTENTION in config.layer_types:
+            key_heads, heads, block = config.gdn_key_heads, config.gdn_value_heads, PAGE_TOKENS
+            widths.append(config.conv_channels + config.gdn_value_width + 2 * heads)
+            per_token = 4 * config.gdn_key_width + 4 * config.gdn_value_width + 2 * key_heads * block
+            per_token += heads * (2 * config.gdn_key_dim + 5 * block)
+            mixing = rows * per_token
+        if FULL_ATTENTION in config.layer_types:
+            widths.append(2 * (config.query_width + config.kv_width))
+            tile = PAGE_TOKENS * config.heads
+            keys = 16 * PAGE_TOKENS
+            pages = 2 * keys * config.kv_width + 3 * tile * keys + 2 * tile * 16 * config.head_dim
+            mixing = max(mixing, pages + 4 * rows * config.query_width)
+        return ITEM_BYTES["fp32"] * (rows * (5 * config.hidden_size + 4 * max(widths)) + mixing)

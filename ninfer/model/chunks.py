@@ -1,0 +1,214 @@
+"""One prefill chunk on a GPU: consecutive tokens of one lane through the whole decoder.
+
+Matrices are widened to bf16 one after the other and multiplied by the library, which costs a few percent of a long
+chunk and no memory beyond the widest of them. A token's bits do not depend on the chunk it came in: attention and the
+recurrence count tiles and blocks from position 0, and the library is kept from splitting sums (`ninfer.engine`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ninfer.artifact.config import TextConfig
+from ninfer.kernels.embedding.stored import gather
+from ninfer.kernels.gdn.chunk_scratch import chunk_scratch_bytes
+from ninfer.kernels.gdn.rounds import gdn_chunk
+from ninfer.kernels.gdn.slots import GdnShape
+from ninfer.kernels.kv_codec.pool import Codec
+from ninfer.kernels.low_bit_linear.buffers import Columns, columns_buffer
+from ninfer.kernels.low_bit_linear.op import dequantise, first_norm, product_rows
+from ninfer.kernels.low_bit_linear.pack import LowBitWeight
+from ninfer.kernels.paged_attention.op import attention_chunk
+from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch
+from ninfer.kernels.paged_attention.scratch import chunk_scratch_bytes as attention_scratch_bytes
+from ninfer.kernels.rmsnorm.added import add_offset_rmsnorm
+from ninfer.kernels.rotary.columns import rotary_columns
+from ninfer.kernels.sampler.lanes import draw
+from ninfer.kernels.silu_mul.into import silu_mul_into
+from ninfer.model.device_cache import DeviceCache
+from ninfer.model.low_bit_weights import AttentionMatrices, GdnMatrices, TextMatrices
+from ninfer.model.rounds import RoundShared, gdn_constants
+from ninfer.step import PAGE_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkBuffers:
+    """Activations of a chunk of up to T tokens, bf16 unless said otherwise.
+
+    ids       [T] int32
+    begin     [1] int32: position of the first token
+    residual  [T, H]
+    row       [T, H], a norm's result and then a product's
+    wide      [T * widest product of a norm's result], flat
+    mid       [T * widest input of the products that add to the residual], flat
+    matrix    [N * K of the largest matrix], flat: the one that is being multiplied
+    scratch   uint8, of the mixer
+    cos, sin  [T, R / 2] fp32
+    last, cleared  columns of the one token that is drawn from, and a norm that nobody reads
+    """
+
+    ids: Tensor
+    begin: Tensor
+    residual: Tensor
+    row: Tensor
+    wide: Tensor
+    mid: Tensor
+    matrix: Tensor
+    scratch: Tensor
+    cos: Tensor
+    sin: Tensor
+    last: Columns
+    cleared: Columns
+
+
+def _input_rows(mixer: AttentionMatrices | GdnMatrices) -> int:
+    gates = mixer.gates.shape[0] if isinstance(mixer, GdnMatrices) else 0
+    return mixer.first.rows + mixer.second.rows + gates
+
+
+def chunk_buffers(
+    config: TextConfig, weights: TextMatrices, tokens: int, context: int, device: torch.device
+) -> ChunkBuffers:
+    """Buffers for chunks of up to `tokens` tokens in sequences of up to `context`."""
+    hidden = config.hidden_size
+    bf16 = torch.bfloat16
+    inner = weights.layers[0].down.columns
+    widest = max(2 * inner, *(_input_rows(layer.mixer) for layer in weights.layers))
+    narrow = max(inner, *(layer.mixer.out.columns for layer in weights.layers))
+    largest = max(2 * inner * hidden, *(_input_rows(layer.mixer) * hidden for layer in weights.layers))
+    half = config.rotary_dim // 2 if config.heads else 1
+    scratch = 0
+    if config.gdn_value_heads:
+        shape = GdnShape(config.gdn_key_heads, config.gdn_value_heads, config.gdn_key_dim, config.gdn_value_dim)
+        scratch = chunk_scratch_bytes(tokens, shape)
+    if config.heads:
+        scratch = max(scratch, attention_scratch_bytes(config.kv_heads, config.head_dim, context))
+    return ChunkBuffers(
+        ids=torch.zeros(tokens, dtype=torch.int32, device=device),
+        begin=torch.zeros(1, dtype=torch.int32, device=device),
+        residual=torch.zeros(tokens, hidden, dtype=bf16, device=device),
+        row=torch.zeros(tokens, hidden, dtype=bf16, device=device),
+        wide=torch.zeros(tokens * widest, dtype=bf16, device=device),
+        mid=torch.zeros(tokens * narrow, dtype=bf16, device=device),
+        matrix=torch.zeros(largest, dtype=bf16, device=device),
+        scratch=torch.zeros(scratch, dtype=torch.uint8, device=device),
+        cos=torch.zeros(tokens, half, device=device),
+        sin=torch.zeros(tokens, half, device=device),
+        last=columns_buffer(hidden, 1, device, config.rms_norm_eps),
+        cleared=columns_buffer(hidden, 1, device, config.rms_norm_eps),
+    )
+
+
+class Chunks:
+    """Runs chunks; `shared` lends what drawing needs, since a chunk and a round never overlap."""
+
+    def __init__(
+        self,
+        config: TextConfig,
+        weights: TextMatrices,
+        cache: DeviceCache,
+        shared: RoundShared,
+        buffers: ChunkBuffers,
+        public_ids: int,
+    ) -> None:
+        self._config, self._weights, self._cache = config, weights, cache
+        self._shared, self.buffers = shared, buffers
+        self._public_ids = public_ids
+        self._history = self._attention_scratch()
+
+    def _attention_scratch(self) -> ChunkScratch:
+        pools, config = self._cache.pools, self._config
+        longest = self._cache.tables.shape[1] * PAGE_TOKENS if pools else 0
+        codec: Codec = "int8" if pools and pools[0].int8 else "bf16"
+        return chunk_scratch(self.buffers.scratch, config.kv_heads, config.head_dim, longest, codec)
+
+    def read(self, lane: int, begin: int, tokens: int) -> None:
+        """Run `tokens` tokens whose ids and position lie in the buffers; `begin` is the same position."""
+        b, config, layers = self.buffers, self._config, self._weights.layers
+        eps = config.rms_norm_eps
+        residual, row = b.residual[:tokens], b.row[:tokens]
+        gather(b.ids[:tokens], self._weights.embedding, residual)
+        if config.heads:
+            rotary_columns(b.begin, tokens, self._shared.frequencies, b.cos[:tokens], b.sin[:tokens])
+        product: Tensor | None = None
+        attention = recurrent = 0
+        for layer in layers:
+            add_offset_rmsnorm(residual, product, layer.input_norm, eps, row)
+            if isinstance(layer.mixer, AttentionMatrices):
+                mixed = self._attention(layer.mixer, attention, lane, begin, row)
+                attention += 1
+            else:
+                mixed = self._gdn(layer.mixer, recurrent, lane, begin, row)
+                recurrent += 1
+            product = self._product(mixed, [layer.mixer.out], row)
+            add_offset_rmsnorm(residual, product, layer.post_norm, eps, row)
+            inner = layer.down.columns
+            gate_up = self._product(row, [layer.gate_up], b.wide[: tokens * 2 * inner].view(tokens, -1))
+            active = b.mid[: tokens * inner].view(tokens, inner)
+            silu_mul_into(gate_up, active)
+            product = self._product(active, [layer.down], row)
+        assert product is not None
+        add_offset_rmsnorm(residual, product, self._weights.final_norm, eps, row)
+
+    def logits(self, tokens: int) -> Tensor:
+        """[1, V] fp32: of the last of the `tokens` that were just read."""
+        b, shared = self.buffers, self._shared
+        assert b.cleared.norm is not None
+        first_norm(b.residual[tokens - 1 : tokens], self._weights.final_norm, b.last, b.cleared.norm)
+        product_rows(b.last, 1, shared.sums.products(self._weights.head), [shared.logits[:1]])
+        return shared.logits[:1]
+
+    def draw(self) -> None:
+        """Draw from :meth:`logits` for the lane in the round's inputs."""
+        shared = self._shared
+        inputs = shared.inputs
+        draw(
+            shared.logits[:1], self._public_ids, inputs.lanes[:1], inputs.uniforms[:1], self._cache.drawing,
+            shared.draw, shared.results[:1],
+        )  # fmt: skip
+
+    def _product(self, x: Tensor, matrices: list[LowBitWeight], out: Tensor, extra: Tensor | None = None) -> Tensor:
+        """x times all rows of the matrices, and of `extra` [N, K] bf16 behind them."""
+        columns = matrices[0].columns
+        rows = sum(matrix.rows for matrix in matrices) + (0 if extra is None else extra.shape[0])
+        whole = self.buffers.matrix[: rows * columns].view(rows, columns)
+        first = 0
+        for matrix in matrices:
+            dequantise(matrix, whole[first : first + matrix.rows])
+            first += matrix.rows
+        if extra is not None:
+            whole[first:] = extra
+        torch.mm(x, whole.t(), out=out)
+        return out
+
+    def _into(self, mixer: AttentionMatrices | GdnMatrices, row: Tensor) -> Tensor:
+        tokens, rows = row.shape[0], _input_rows(mixer)
+        out = self.buffers.wide[: tokens * rows].view(tokens, rows)
+        extra = mixer.gates if isinstance(mixer, GdnMatrices) else None
+        return self._product(row, [mixer.first, mixer.second], out, extra)
+
+    def _mixed(self, mixer: AttentionMatrices | GdnMatrices, tokens: int) -> Tensor:
+        width = mixer.out.columns
+        return self.buffers.mid[: tokens * width].view(tokens, width)
+
+    def _attention(self, mixer: AttentionMatrices, number: int, lane: int, begin: int, row: Tensor) -> Tensor:
+        b, tokens = self.buffers, row.shape[0]
+        rows, mixed = self._into(mixer, row), self._mixed(mixer, tokens)
+        first, second = rows.split_with_sizes([mixer.first.rows, mixer.second.rows], dim=1)
+        attention_chunk(
+            first, second, mixer.query_norm, mixer.key_norm, self._config.rms_norm_eps, b.cos[:tokens], b.sin[:tokens],
+            self._cache.pools[number], self._cache.tables[lane], begin, self._history, mixed,
+        )  # fmt: skip
+        return mixed
+
+    def _gdn(self, mixer: GdnMatrices, number: int, lane: int, begin: int, row: Tensor) -> Tensor:
+        rows, mixed = self._into(mixer, row), self._mixed(mixer, row.shape[0])
+        first, second, gates = rows.split_with_sizes([mixer.first.rows, mixer.second.rows, mixer.gates.shape[0]], dim=1)
+        gdn_chunk(
+            first, second, gates, gdn_constants(mixer, self._config.rms_norm_eps), self._cache.slots[number], lane,
+            begin, self.buffers.scratch, mixed,
+        )  # fmt: skip
+        return mixed

@@ -1,0 +1,109 @@
+"""The GPU engine on the processor, through the kernels' plain routes, with the embedded model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ninfer.artifact.binder import BoundArtifact, bind
+from ninfer.artifact.container import Artifact
+from ninfer.config import EngineSettings
+from ninfer.embedded import ARTIFACT
+from ninfer.engine.device_engine import DeviceEngine
+from ninfer.engine.device_layout import LIBRARY_BYTES
+from ninfer.engine.engine import Engine
+from ninfer.errors import DeviceFault, StartupError
+from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
+from tests.engine.driving import GREEDY, Driver, assert_same, generate, random_prompt
+from tests.support.random_model import SMALL, RandomModel
+
+PUBLIC = 8000
+SETTINGS = EngineSettings(
+    device="cpu", max_context_tokens=512, kv_capacity_tokens=1024, lanes=3, prefill_chunk_tokens=128,
+    kv_dtype="int8", compute_dtype="bf16",
+)  # fmt: skip
+PROMPTS = [random_prompt(length, PUBLIC, length) for length in (1, 64, 150)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[BoundArtifact]:
+    with Artifact.open(ARTIFACT) as artifact:
+        yield bind(artifact)
+
+
+@pytest.fixture(scope="module")
+def engine(model: BoundArtifact) -> DeviceEngine:
+    return DeviceEngine.load(model, SETTINGS, PUBLIC)
+
+
+def test_it_draws_what_the_engine_of_the_processor_draws(engine: DeviceEngine, model: BoundArtifact) -> None:
+    plain = Engine.load(model, replace(SETTINGS, kv_dtype="fp32", compute_dtype="fp32"), PUBLIC)
+    expected = generate(plain, PROMPTS, 6, 128)
+    for got, wanted in zip(generate(engine, PROMPTS, 6, 128), expected, strict=True):  # type: ignore[arg-type]
+        assert got.tokens == wanted.tokens
+        for mine, theirs in zip(got.logits, wanted.logits, strict=True):
+            assert float((mine[:PUBLIC] - theirs).norm() / theirs.norm()) < 0.02  # bf16 activations, int8 keys
+
+
+def test_a_lane_knows_nothing_of_the_others(engine: DeviceEngine) -> None:
+    together = generate(engine, PROMPTS, 5, 128)  # type: ignore[arg-type]
+    (alone,) = generate(engine, PROMPTS[2:], 5, 64, seed=9)  # type: ignore[arg-type]
+    assert_same(alone, together[2])
+
+
+def test_steps_launched_ahead_see_what_was_drawn_before(engine: DeviceEngine) -> None:
+    (expected,) = generate(engine, [PROMPTS[1]], 4, 128)  # type: ignore[arg-type]
+    driver = Driver(engine)  # type: ignore[arg-type]
+    first = driver.prefill(0, PROMPTS[1], 128)
+    page = driver._map(0, 65)
+    steps = [
+        engine.launch(DecodeRound((DecodeRow(0, position, page if position == 64 else PageMapping(2, ())),)))
+        for position in (64, 65, 66)
+    ]
+    drawn = [step.wait().drawn[0].token_ids[0] for step in steps]
+    assert [*first.tokens, *drawn] == expected.tokens
+
+
+def test_a_stop_token_is_seen_on_the_device(engine: DeviceEngine) -> None:
+    (free,) = generate(engine, [PROMPTS[1]], 2, 128)  # type: ignore[arg-type]
+    driver = Driver(engine)  # type: ignore[arg-type]
+    driver.prefill(0, PROMPTS[1], 128, stop_ids=(5, free.tokens[1]))
+    result = engine.run(DecodeRound((DecodeRow(0, 64, driver._map(0, 65)),)))
+    assert result.drawn[0].stopped
+    assert result.drawn[0].token_ids == (free.tokens[1],)
+
+
+def test_logits_that_are_not_finite_are_a_fault(model: BoundArtifact) -> None:
+    engine = DeviceEngine.load(model, replace(SETTINGS, lanes=1, kv_capacity_tokens=512), PUBLIC)
+    with torch.inference_mode():
+        engine.weights.final_norm.fill_(float("nan"))
+    step = engine.launch(
+        PrefillChunk(0, 0, (1, 2, 3), PageMapping(0, (0,)), LaneSetup(GREEDY, ()), sample=True)
+    )  # fmt: skip
+    with pytest.raises(DeviceFault, match="not finite"):
+        step.wait()
+    engine.reset()
+
+
+def test_planned_bytes_are_allocated_bytes(engine: DeviceEngine) -> None:
+    groups = dict(engine.memory.groups)
+    planned = sum(groups[name] for name in ("weights", "kv", "state", "replay", "workspace"))
+    # To the byte, but for what the allocator rounds up of each of the four arenas.
+    assert abs(planned - LIBRARY_BYTES - engine.allocated_bytes) < 4 * 512
+
+
+def test_what_has_no_kernel_is_refused(model: BoundArtifact) -> None:
+    with pytest.raises(StartupError, match="use bf16 or int8"):
+        DeviceEngine.load(model, replace(SETTINGS, kv_dtype="fp32"), PUBLIC)
+    with pytest.raises(StartupError, match="short by"):
+        DeviceEngine.load(model, replace(SETTINGS, device_memory_limit_bytes=1 << 20), PUBLIC)
+
+    class Direct(RandomModel):
+        def format_of(self, name: str) -> str:
+            return "bf16"
+
+    with pytest.raises(StartupError, match="convert the model with a groupwise-int recipe"):
+        DeviceEngine.load(Direct(SMALL), SETTINGS, 200)  # type: ignore[arg-type]
