@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -86,15 +86,6 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def with_device(settings: Settings) -> Settings:
-    """The settings with a real device in place of `auto` and the dtype of activations that it has."""
-    device = settings.engine.device
-    if device == "auto":
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    dtype = settings.engine.compute_dtype if device == "cpu" else "bf16"
-    return replace(settings, engine=replace(settings.engine, device=device, compute_dtype=dtype))
 
 
 class ArtifactBuilder:

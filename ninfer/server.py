@@ -12,7 +12,7 @@ import time
 from asyncio import InvalidStateError
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -29,12 +29,13 @@ from ninfer.api.app import create_app
 from ninfer.api.chat import ChatService
 from ninfer.artifact.container import Artifact
 from ninfer.config import Settings
+from ninfer.engine.devices import with_device
 from ninfer.errors import StartupError
 from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
-from ninfer.served import ArtifactBuilder, Served, open_served, settle_memory, with_device
+from ninfer.served import ArtifactBuilder, Served, open_served, settle_memory
 
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
@@ -53,7 +54,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
     with ExitStack() as open_things:
         if settings.default_artifact:
             log.info("no model was named: this is the embedded one, small and good at few things (README)")
-        settings = with_device(settings)
+        settings = replace(settings, engine=with_device(settings.engine))
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
         request_log = _open_request_log(settings)

@@ -21,10 +21,11 @@ from ninfer.bench.driver import Driver, Taken
 from ninfer.bench.engine_options import EngineBench, Test, parse_engine
 from ninfer.bench.engine_table import table
 from ninfer.bench.floors import prefill_flop, round_bytes
-from ninfer.bench.loading import Model, load_engine, open_model, token_weight_bytes, with_device
+from ninfer.bench.loading import Model, load_engine, open_model, token_weight_bytes
 from ninfer.bench.report import Json, device_object, head, spread
 from ninfer.bench.rounds import measure_columns, profile_rounds
 from ninfer.config import EngineSettings
+from ninfer.engine.devices import with_device
 from ninfer.engine.engine import Engine
 from ninfer.errors import StartupError
 

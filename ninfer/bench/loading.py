@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import torch
 
 from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
@@ -57,14 +55,6 @@ def open_model(path: Path | None) -> Iterator[Model]:
         ]
         tokenizer = Tokenizer.from_resources(bound.resource("text", "tokenizer.json"), *optional)
         yield Model(where, bound, tokenizer)
-
-
-def with_device(settings: EngineSettings) -> EngineSettings:
-    """The settings with a real device in place of `auto`, and the dtype of activations that it has."""
-    device = settings.device
-    if device == "auto":
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    return replace(settings, device=device, compute_dtype="fp32" if device == "cpu" else "bf16")
 
 
 def load_engine(model: Model, settings: EngineSettings) -> Engine | DeviceEngine:

@@ -18,6 +18,7 @@ from torch import Tensor
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
 from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace, tensor_bytes
+from ninfer.engine.devices import settle_device
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
@@ -439,22 +440,3 @@ def device_layout(artifact: StoredModel, settings: EngineSettings) -> DeviceLayo
     if device.type != "cuda":
         return DeviceLayout(plan, _CPU_MULTIPROCESSORS)
     return DeviceLayout(plan, settle_device(device))
-
-
-def settle_device(device: torch.device) -> int:
-    """Set up a GPU for exact results and quick starts; returns the number of its multiprocessors.
-
-    Raises StartupError where torch sees no such device.
-    """
-    from ninfer.kernels.served.kernels import settle_cache_keys
-
-    if not torch.cuda.is_available():
-        raise StartupError(f"--device {device}: torch finds no GPU; use --device cpu, or install a CUDA build of torch")
-    if (device.index or 0) >= torch.cuda.device_count():
-        raise StartupError(f"--device {device}: there are {torch.cuda.device_count()} GPUs, counted from 0")
-    torch.cuda.set_device(device)
-    # A sum that is split over programs depends on how many tokens share the product (design.md section 3).
-    torch.backends.cuda.preferred_blas_library("cublaslt")
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)
-    settle_cache_keys()
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
