@@ -14,6 +14,7 @@ import ninfer.engine.engine as plain_engine
 from ninfer.config import EngineSettings
 from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.engine import Engine
+from ninfer.kernels.served.compiled import note_compilations
 from ninfer.model.rounds import Round, RoundShared, round_shared
 from tests.engine.driving import Driver, assert_same, generate, random_prompt
 from tests.gpu.models import VOCABULARY, cut
@@ -152,6 +153,14 @@ def test_columns_of_a_lane_do_not_know_how_many_came_together(engine: DeviceEngi
         for per_lane in (8, 16):
             alone = columns(engine, [prompts[lane]], ids[lane : lane + 1], per_lane)
             assert torch.equal(alone[0], one[lane]), (lane, per_lane)
+
+
+def test_nothing_is_compiled_while_serving(engine: DeviceEngine) -> None:
+    names = note_compilations()
+    for tokens in (1, 17, 64, 65, 100, 128, 1000, 1024, 2047, 2048):
+        generate(engine, [random_prompt(tokens, VOCABULARY, tokens)] * 2, 3, 2048)  # type: ignore[arg-type]
+    generate(engine, [random_prompt(3000, VOCABULARY, 9)] * 8, 3, 1024)  # type: ignore[arg-type]
+    assert names == []
 
 
 def test_planned_bytes_are_allocated_bytes(engine: DeviceEngine) -> None:
