@@ -28,3 +28,9 @@ INT8_PAIRS_CONSTRAINTS = "=&r,=&r,=&r,=&r,r,r"
 # Two columns of two keys, bf16.
 BF16_PAIRS = "{ prmt.b32 $0, $2, $3, 0x5410; prmt.b32 $1, $2, $3, 0x7632; }"
 BF16_PAIRS_CONSTRAINTS = "=&r,=&r,r,r"
+
+# Bring a line of 128 bytes into the second cache.
+FETCH = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
+
+# Without the cases of a divisor beyond 2**126, which gives 0.
+DIVIDE = "div.approx.f32 $0, $1, $2;"

@@ -27,31 +27,6 @@ def load_rows(x, at, present):
 
 
 @triton.jit
-def normed_rotated(x, at, present, weight, eps, cos, sin, token, HALF: tl.constexpr):
-    """Rows after offset norm and rotary positions, rounded to bf16 after each, as fp32 [8, 256] (model spec 6.3).
-
-    cos, sin  [T, HALF] fp32, row `token` of it for each row
-    """
-    column = tl.arange(0, WIDTH)
-    # Told that runs of eight stay together, the compiler loads both in the same layout.
-    partner = tl.max_contiguous(tl.multiple_of(tl.where(column < 2 * HALF, column ^ HALF, column), 8), 8)
-    rows = load_rows(x, at, present)
-    across = tl.load(x + at[:, None] + partner[None, :], mask=present[:, None], other=0.0).to(tl.float32)
-    root = tl.sqrt_rn(tl.sum(rows * rows, axis=1) * (1.0 / WIDTH) + eps)
-    factor = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)[:, None]
-    every = tl.zeros([ROWS, 1], tl.int32)  # a load per row costs less than spreading one load over the threads
-    rows = rows * factor * (tl.load(weight + (every + column[None, :])) + 1.0)
-    across = across * factor * (tl.load(weight + (every + partner[None, :])) + 1.0)
-    angle = token[:, None] * HALF + (column % HALF)[None, :]
-    turned = present[:, None] & (column < 2 * HALF)[None, :]
-    c = tl.load(cos + angle, mask=turned, other=1.0)
-    s = tl.load(sin + angle, mask=turned, other=0.0)
-    s = tl.where((column < HALF)[None, :], -s, s)
-    rows = rows.to(tl.bfloat16).to(tl.float32) * c + across.to(tl.bfloat16).to(tl.float32) * s
-    return rows.to(tl.bfloat16).to(tl.float32)
-
-
-@triton.jit
 def _apart(x):
     """The sixteen neighbours that a thread holds of [8, 256], as a tuple of [8, 16] in bit-reversed order."""
     low, high = tl.split(x.reshape([ROWS, PARTS, 2, 2, 2, 2]))
@@ -76,6 +51,37 @@ def _together(parts):
         quarters = quarters + (tl.join(eighths[2 * i], eighths[2 * i + 1]),)
     low = tl.join(quarters[0], quarters[1])
     return tl.join(low, tl.join(quarters[2], quarters[3])).reshape([ROWS, WIDTH])
+
+
+@triton.jit
+def normed_rotated(rows, weight, eps, cos, sin, token, present, HALF: tl.constexpr):
+    """Rows after offset norm and rotary positions, rounded to bf16 after each, as fp32 [8, 256] (model spec 6.3).
+
+    rows      fp32 [8, 256]
+    weight    pointer to [256] fp32, one for all rows or [8, 1]
+    cos, sin  [T, HALF] fp32, row `token` of it for each row that is present; HALF a power of two, 16 to 128
+    """
+    column = tl.arange(0, WIDTH)
+    lane = tl.arange(0, PARTS)
+    every = tl.zeros([ROWS, 1], tl.int32)  # a load per row costs less than spreading one load over the threads
+    # All loads before the branches of root and division, which they could not pass.
+    scale = tl.load(weight + (every + column[None, :])) + 1.0
+    angle = token[:, None] * HALF + (column % HALF)[None, :]
+    turned = present[:, None] & (column < 2 * HALF)[None, :]
+    c = tl.load(cos + angle, mask=turned, other=1.0)
+    s = tl.load(sin + angle, mask=turned, other=0.0)
+    root = tl.sqrt_rn(tl.sum(rows * rows, axis=1) * (1.0 / WIDTH) + eps)
+    factor = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)[:, None]
+    rows = rows * factor * scale
+    rows = rows.to(tl.bfloat16).to(tl.float32)
+    s = tl.where((column < HALF)[None, :], -s, s)
+    parts = _apart(rows)
+    partner = tl.where(lane < 2 * HALF // PARTS, lane ^ (HALF // PARTS), lane)[None, :] + every
+    across = ()
+    for i in tl.static_range(PARTS):
+        across = across + (tl.gather(parts[i], partner, 1),)
+    rows = rows * c + _together(across) * s
+    return rows.to(tl.bfloat16).to(tl.float32)
 
 
 @triton.jit
@@ -130,18 +136,26 @@ def _inverse(scale):
 
 
 @triton.jit
-def _scale(peak, NARROW: tl.constexpr):
-    """peak / 127, rounded to fp16 where the cache stores it so."""
+def _scale(peak, narrow):
+    """peak / 127, where `narrow` rounded to fp16 as the cache stores it."""
     scale = tl.div_rn(peak, tl.full(peak.shape, 127.0, tl.float32))
-    if NARROW:
-        scale = scale.to(tl.float16).to(tl.float32)
-    return scale
+    return tl.where(narrow, scale.to(tl.float16).to(tl.float32), scale)
 
 
 @triton.jit
 def _code(x, inverse):
     code = (x * inverse + _ROUNDING) - _ROUNDING
     return tl.minimum(tl.maximum(code, -127.0), 127.0).to(tl.int8)
+
+
+@triton.jit
+def chosen_parts(chosen, rows, parts):
+    """The parts of `rows` fp32 [8, 256] where chosen [8], `parts` elsewhere."""
+    own = _apart(rows)
+    done = ()
+    for i in tl.static_range(PARTS):
+        done = done + (tl.where(chosen[:, None], own[i], parts[i]),)
+    return done
 
 
 @triton.jit
@@ -155,30 +169,32 @@ def store_parts(parts, out, at, present):
 
 
 @triton.jit
-def store_parts_int8(parts, codes, scales, at, at_scale, present, NARROW: tl.constexpr):
-    """Write int8 codes and scales of rows given in parts (kv-and-state spec 3.2).
+def int8_codes(parts, narrow):
+    """Codes int8 [8, 256] and scales fp32 [8, 4] of rows given in parts (kv-and-state spec 3.2).
 
-    NARROW  the scale is rounded to fp16 before codes are made from it
+    narrow  bool or [8, 1, 1]: the scale is rounded to fp16 before codes are made from it
     """
     peak = tl.abs(parts[0])
     for i in tl.static_range(1, PARTS):
         peak = tl.maximum(peak, tl.abs(parts[i]))
-    scale = _scale(tl.max(peak.reshape([ROWS, GROUPS, PARTS // GROUPS]), axis=2, keep_dims=True), NARROW)
+    scale = _scale(tl.max(peak.reshape([ROWS, GROUPS, PARTS // GROUPS]), axis=2, keep_dims=True), narrow)
     inverse = _inverse(scale).broadcast_to([ROWS, GROUPS, PARTS // GROUPS]).reshape([ROWS, PARTS])
     code = ()
     for i in tl.static_range(PARTS):
         code = code + (_code(parts[i], inverse),)
-    tl.store(codes + at[:, None] + tl.arange(0, WIDTH)[None, :], _together(code), mask=present[:, None])
+    return _together(code), scale.reshape([ROWS, GROUPS])
+
+
+@triton.jit
+def store_parts_int8(parts, codes, scales, at, at_scale, present):
+    """Write codes and fp16 scales of rows given in parts."""
+    code, scale = int8_codes(parts, True)
+    tl.store(codes + at[:, None] + tl.arange(0, WIDTH)[None, :], code, mask=present[:, None])
     where = scales + at_scale[:, None] + tl.arange(0, GROUPS)[None, :]
-    tl.store(where, scale.reshape([ROWS, GROUPS]).to(scales.dtype.element_ty), mask=present[:, None])
+    tl.store(where, scale.to(tl.float16), mask=present[:, None])
 
 
 @triton.jit
 def store_rows_int8(x, codes, scales, at, at_scale, present):
-    """As :func:`store_parts_int8` for rows [8, 256] that were not rotated; scales are fp16."""
-    grouped = x.reshape([ROWS, GROUPS, WIDTH // GROUPS])
-    scale = _scale(tl.max(tl.abs(grouped), axis=2), True)
-    code = _code(grouped, _inverse(scale)[:, :, None]).reshape([ROWS, WIDTH])
-    tl.store(codes + at[:, None] + tl.arange(0, WIDTH)[None, :], code, mask=present[:, None])
-    where = scales + at_scale[:, None] + tl.arange(0, GROUPS)[None, :]
-    tl.store(where, scale.to(tl.float16), mask=present[:, None])
+    """As :func:`store_parts_int8` for rows [8, 256] that were not rotated."""
+    store_parts_int8(_apart(x), codes, scales, at, at_scale, present)

@@ -16,10 +16,10 @@ from ninfer.kernels.paged_attention.units import MERGED_UNITS, units_of
 class RoundScratch:
     """Prepared queries of each program, partial results of each unit and of each sixteen units.
 
-    codes, scales         [programs, queries, D] int8 or bf16, [programs, queries, D / 64] fp32
-    acc, ml               [lanes * HKV * units * queries * D], [.. * queries * 2] fp32
+    codes, scales         [programs, rows, D] int8 or bf16, [programs, rows, D / 64] fp32
+    acc, ml               [lanes * HKV * units * queries * D], [.. * queries * 2] fp32, ml of (maximum, sum)
     group_acc, group_ml   the same for groups of units
-    counters              [lanes * HKV, groups + 1] int32, zero between launches
+    counters              [lanes * HKV * blocks, groups + 1] int32, zero between launches
     """
 
     codes: Tensor
@@ -62,8 +62,11 @@ def round_scratch(
 
     programs  how many share the work; no bit of a result depends on it
     """
-    queries = columns * heads // kv_heads
-    padded = variants.round_tile(queries, codec == "int8").padded
+    group = heads // kv_heads
+    queries = columns * group
+    tiles = [variants.round_tile(count * group, codec == "int8") for count in range(1, columns + 1)]
+    rows, blocks = max(tile.rows for tile in tiles), max(tile.blocks for tile in tiles)
+    places = max(programs, blocks)
     units = units_of(-(-max_tokens // PAGE))
     groups = -(-units // MERGED_UNITS)
     pairs = lanes * kv_heads
@@ -73,13 +76,13 @@ def round_scratch(
 
     code = torch.int8 if codec == "int8" else torch.bfloat16
     return RoundScratch(
-        codes=torch.empty(programs, padded, width, dtype=code, device=device),
-        scales=floats(programs * padded * (width // SCALE_GROUP)).view(programs, padded, -1),
+        codes=torch.empty(places, rows, width, dtype=code, device=device),
+        scales=floats(places * rows * (width // SCALE_GROUP)).view(places, rows, -1),
         acc=floats(pairs * units * queries * width),
         ml=floats(pairs * units * queries * 2),
         group_acc=floats(pairs * groups * queries * width),
         group_ml=floats(pairs * groups * queries * 2),
-        counters=torch.zeros(pairs, groups + 1, dtype=torch.int32, device=device),
+        counters=torch.zeros(pairs * blocks, groups + 1, dtype=torch.int32, device=device),
         lanes=lanes,
         queries=queries,
         units=units,

@@ -42,20 +42,20 @@ def prepare_chunk(
     column = tl.arange(0, 256)[None, :]
     at = token.to(tl.int64) * stride + head * 256
     if head < H:
-        q = normed_rotated(first, at, present, query_norm, eps, cos, sin, token, HALF)
+        q = normed_rotated(load_rows(first, at, present), query_norm, eps, cos, sin, token, present, HALF)
         row = (token.to(tl.int64) * H + head) * 256
         if INT8:
             store_parts(hadamard(q), queries, row, present)
         else:
             tl.store(queries + row[:, None] + column, q.to(tl.bfloat16), mask=present[:, None])
     else:
-        k = normed_rotated(first, at, present, key_norm, eps, cos, sin, token, HALF)
+        k = normed_rotated(load_rows(first, at, present), key_norm, eps, cos, sin, token, present, HALF)
         v = load_rows(second, token.to(tl.int64) * stride2 + head * 256, present)
         position = begin + token
         page = tl.load(table + position // 64, mask=present, other=0).to(tl.int64)
         row = (page * HKV + head - H) * 64 + position % 64
         if INT8:
-            store_parts_int8(hadamard(k), keys, key_scales, row * 256, row * 4, present, True)
+            store_parts_int8(hadamard(k), keys, key_scales, row * 256, row * 4, present)
             store_rows_int8(v, values, value_scales, row * 256, row * 4, present)
         else:
             tl.store(keys + row[:, None] * 256 + column, k.to(tl.bfloat16), mask=present[:, None])

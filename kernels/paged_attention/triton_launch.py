@@ -16,6 +16,7 @@ from ninfer.kernels.paged_attention.scratch import ChunkScratch, RoundScratch
 from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, prepare_chunk, spread_history
 from ninfer.kernels.paged_attention.triton_round import attention_round as round_kernel
 
+CHUNK_KERNELS = (prepare_chunk, spread_history, attend_chunk)
 MIN_DEPENDENT_CAPABILITY = (9, 0)
 
 
@@ -56,7 +57,8 @@ def attention_round(
     kv_heads = pool.kv_heads
     group = out.columns // pool.width // kv_heads
     tile = variants.round_tile(columns * group, pool.int8)
-    programs = max(1, scratch.programs * tile.programs // variants.ROUND_PROGRAMS)
+    share = scratch.programs * tile.programs // variants.ROUND_PROGRAMS // tile.blocks
+    programs = max(1, share) * tile.blocks
     round_kernel[(programs,)](
         first, second, query_norm, key_norm, cos, sin, pool.keys, pool.values,
         pool.keys if pool.key_scales is None else pool.key_scales,

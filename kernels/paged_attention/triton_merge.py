@@ -1,76 +1,95 @@
-"""Merging of partial results of a query: sums over units in steps of sixteen, in order.
+"""Merging of partial results of a query: sums over units in steps of eight, in order.
 
-Two queries at a time, whatever their number, so that a query's sums are made the same way in every round.
+Eight queries at a time. Every thread loads the maxima and sums that go with its values, so nothing changes hands; sums
+are fused multiply-adds in the order of units, so a query's bits are the same in every round.
 """
 
 # mypy: ignore-errors
+# ruff: noqa: RUF005 (the compiler knows no unpacking)
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from ninfer.kernels.paged_attention.units import MERGED_UNITS
+from ninfer.kernels.kv_codec import ptx
 
-_STEP = tl.constexpr(MERGED_UNITS)
-_ROWS = tl.constexpr(2)
+MERGED_ROWS = tl.constexpr(8)
+_STEP = tl.constexpr(8)
 _LOWEST = tl.constexpr(-1e30)
+_LOG2_E = tl.constexpr(1.4426950408889634)
+_DIVIDE = tl.constexpr(ptx.DIVIDE)
 
 
 @triton.jit
-def _merged(acc, ml, count, query, ROWS: tl.constexpr):
-    """Queries [2]: maximum [2], sum [2], values [2, 256] over `count` partial results. Read past the first cache,
-    for other multiprocessors wrote them."""
-    present = query < ROWS
-    column = tl.arange(0, 256)[None, None, :]
-    highest = tl.full([_ROWS], _LOWEST, tl.float32)
-    total = tl.zeros([_ROWS], tl.float32)
-    mixed = tl.zeros([_ROWS, 256], tl.float32)
+def merge_rows(row):
+    """Numbers of eight queries from `row` on, [1, 8, 1, 1]."""
+    return row + tl.arange(0, MERGED_ROWS)[None, :, None, None]
+
+
+@triton.jit
+def merge_columns():
+    """Columns of a head as values are held, [32, 1, 2, 4]: a warp has two rows, a lane four neighbours of each half.
+    The compiler deals dimensions to lanes, then warps, from the first on."""
+    half = tl.arange(0, 2)[None, None, :, None] * 128
+    return half + tl.arange(0, 32)[:, None, None, None] * 4 + tl.arange(0, 4)[None, None, None, :]
+
+
+@triton.jit
+def merged(acc, ml, count, query, ROWS: tl.constexpr):
+    """Queries by :func:`merge_rows`: maximum, sum [32, 8, 1, 1], values [32, 8, 2, 4] over `count` partial results.
+    Read past the first cache, for other multiprocessors wrote them."""
+    every = tl.zeros([32, 1, 1, 1], tl.int32)
+    at_ml = ml + (query * 2 + every)
+    at_acc = acc + (query * 256 + merge_columns())
+    known = query < ROWS
+    highest = tl.full([32, MERGED_ROWS, 1, 1], _LOWEST, tl.float32)
+    total = tl.zeros([32, MERGED_ROWS, 1, 1], tl.float32)
+    mixed = tl.zeros([32, MERGED_ROWS, 2, 4], tl.float32)
     for begin in range(0, count, _STEP):
-        unit = begin + tl.arange(0, _STEP)
-        mask = (unit < count)[:, None] & present[None, :]
-        at = ml + (unit * (2 * ROWS))[:, None] + query[None, :]
-        highs = tl.load(at, mask=mask, other=_LOWEST, cache_modifier=".cg")
-        sums = tl.load(at + ROWS, mask=mask, other=0.0, cache_modifier=".cg")
-        where = acc + (unit[:, None] * ROWS + query[None, :])[:, :, None].to(tl.int64) * 256 + column
-        parts = tl.load(where, mask=mask[:, :, None], other=0.0, cache_modifier=".cg")
-        peak = tl.maximum(highest, tl.max(highs, axis=0))
+        highs, sums, parts = (), (), ()
+        for i in tl.static_range(_STEP):
+            present = known & (begin + i < count)
+            highs = highs + (tl.load(at_ml + i * (2 * ROWS), mask=present, other=_LOWEST, cache_modifier=".cg"),)
+            sums = sums + (tl.load(at_ml + (2 * ROWS * i + 1), mask=present, other=0.0, cache_modifier=".cg"),)
+            parts = parts + (tl.load(at_acc + i * (ROWS * 256), mask=present, other=0.0, cache_modifier=".cg"),)
+        at_ml += _STEP * 2 * ROWS
+        at_acc += _STEP * ROWS * 256
+        peak = highest
+        for i in tl.static_range(_STEP):
+            peak = tl.maximum(peak, highs[i])
         keep = tl.exp2(highest - peak)
-        weight = tl.exp2(highs - peak[None, :])
         highest = peak
-        total = total * keep + tl.sum(sums * weight, axis=0)
-        mixed = mixed * keep[:, None] + tl.sum(parts * weight[:, :, None], axis=0)
+        total = total * keep
+        mixed = mixed * keep
+        for i in tl.static_range(_STEP):
+            weight = tl.exp2(highs[i] - peak)
+            total = tl.fma(sums[i], weight, total)
+            mixed = tl.fma(parts[i], weight.broadcast_to(parts[i].shape), mixed)
     return highest, total, mixed
 
 
 @triton.jit
-def merge_group(acc, ml, count, group_acc, group_ml, ROWS: tl.constexpr):
-    """Up to sixteen partial results to one of the same form."""
-    for row in range(0, ROWS, _ROWS):
-        query = row + tl.arange(0, _ROWS)
-        highest, total, mixed = _merged(acc, ml, count, query, ROWS)
-        present = query < ROWS
-        tl.store(group_ml + query, highest, mask=present)
-        tl.store(group_ml + ROWS + query, total, mask=present)
-        where = group_acc + query[:, None] * 256 + tl.arange(0, 256)[None, :]
-        tl.store(where, mixed, mask=present[:, None])
+def store_merged(highest, total, mixed, acc, ml, query, ROWS: tl.constexpr):
+    """One partial result of the form that :func:`merged` reads."""
+    single = (query < ROWS) & (tl.arange(0, 32) == 0)[:, None, None, None]
+    at = ml + (query * 2 + tl.zeros([32, 1, 1, 1], tl.int32))
+    tl.store(at, highest, mask=single)
+    tl.store(at + 1, total, mask=single)
+    tl.store(acc + (query * 256 + merge_columns()), mixed, mask=query < ROWS)
 
 
 @triton.jit
-def merge_groups(
-    acc, ml, count, second, out, lane, head, stride, plane,
+def store_output(
+    total, mixed, second, out, query, lane, head, stride, plane,
     L: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Partial results to columns: out = sigmoid(gate) * values / sum, queries l * GROUP + j."""
-    ROWS: tl.constexpr = L * GROUP
-    column = tl.arange(0, 256)[None, :]
-    for row in range(0, ROWS, _ROWS):
-        query = row + tl.arange(0, _ROWS)
-        present = (query < ROWS)[:, None]
-        _, total, mixed = _merged(acc, ml, count, query, ROWS)
-        token = (lane * L + query // GROUP)[:, None]
-        inner = ((head * GROUP + query % GROUP) * 256)[:, None] + column
-        gate = tl.load(second + token.to(tl.int64) * stride + inner, mask=present, other=0.0).to(tl.float32)
-        y = mixed / total[:, None] / (1.0 + tl.exp(-gate))
-        block = token // COLUMNS * plane + inner // 32
-        at = block * (32 * COLUMNS) + token % COLUMNS * 32 + inner % 32
-        tl.store(out + at, y.to(tl.bfloat16), mask=present)
+    """out = sigmoid(gate) * values / sum of queries l * GROUP + j, as columns."""
+    present = query < L * GROUP
+    token = lane * L + query // GROUP
+    inner = (head * GROUP + query % GROUP) * 256 + merge_columns()
+    gate = tl.load(second + (token.to(tl.int64) * stride + inner), mask=present, other=0.0).to(tl.float32)
+    divisor = tl.where(present, total, 1.0) * (1.0 + tl.exp2(gate * -_LOG2_E))
+    y = tl.inline_asm_elementwise(_DIVIDE, "=f,f,f", [mixed, divisor], dtype=tl.float32, is_pure=True, pack=1)
+    block = token // COLUMNS * plane + inner // 32
+    at = block * (32 * COLUMNS) + token % COLUMNS * 32 + inner % 32
+    tl.store(out + at, y.to(tl.bfloat16), mask=present)

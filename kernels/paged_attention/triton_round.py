@@ -1,10 +1,13 @@
 """Decode attention in one kernel: norm, rotary positions, codes, append, attention, merge, gate.
 
-A fixed number of programs shares the pages of all lanes (see ``triton_units``). Per lane and key head a program
-prepares the queries once and leaves them in its own scratch; per unit it appends the rows that are new there, reads
-them back through the cache, and leaves (maximum, sum, weighted values) of each query. Who finishes the last of sixteen
-neighbouring units merges these, who finishes the last sixteen merges those: always in the order of units, so no bit
-depends on who it was. Only a query's own units and keys count: others weigh exactly zero.
+A fixed number of programs shares the units of all lanes (see ``triton_units``), each a run of neighbours. Per lane and
+key head a program prepares the queries, and the rows that are new in its run, in one go: queries to its own scratch,
+rows to the cache, from where it reads them back. Per unit it leaves (maximum, sum, weighted values) of each query. Who
+finishes the last of sixteen neighbouring units merges these, who finishes the last sixteen merges those: always in the
+order of units, so no bit depends on who it was. Only a query's own units and keys count: others weigh exactly zero.
+
+Many queries are cut into blocks, and neighbouring programs take the blocks of the same units at the same time, so that
+memory is read once for all of them.
 """
 
 # mypy: ignore-errors
@@ -15,15 +18,16 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ninfer.kernels.kv_codec.triton_rows import (
-    hadamard,
-    load_rows,
-    normed_rotated,
-    store_parts_int8,
-    store_rows_int8,
+from ninfer.kernels.kv_codec.triton_rows import chosen_parts, hadamard, int8_codes, load_rows, normed_rotated
+from ninfer.kernels.paged_attention.triton_merge import (
+    MERGED_ROWS,
+    merge_rows,
+    merged,
+    store_merged,
+    store_output,
 )
-from ninfer.kernels.paged_attention.triton_merge import merge_group, merge_groups
 from ninfer.kernels.paged_attention.triton_tiles import (
+    fetch_page,
     hide_values,
     key_operand,
     load_keys,
@@ -41,7 +45,6 @@ from ninfer.kernels.paged_attention.units import MERGED_UNITS
 _MERGED = tl.constexpr(MERGED_UNITS)
 _LOWEST = tl.constexpr(-1e30)
 _LOG2_E = tl.constexpr(1.4426950408889634)
-_ROWS = tl.constexpr(8)
 # Weights are made 2**8 times too large, and their sum with them: a weight times the scale of a value then keeps its
 # bits in fp16, whose smallest normal number is 2**-14. Scales from 2**8 on, of values beyond 32,000, would overflow.
 _WEIGHT_BITS = tl.constexpr(8.0)
@@ -49,91 +52,96 @@ _FP16_MAX = tl.constexpr(65504.0)
 
 
 @triton.jit
-def _prepare_queries(
-    first, query_norm, eps, cos, sin, codes, scales, lane, head, stride,
-    L: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, PADDED: tl.constexpr, INT8: tl.constexpr,
+def _prepare(
+    first, second, query_norm, key_norm, eps, cos, sin, codes, scales, keys, values, key_scales, value_scales, table,
+    lane, head, position, begin, end, query, count, stride, stride2,
+    L: tl.constexpr, GROUP: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
-    """Rows l * GROUP + j of a lane and key head to codes [PADDED, 256] and scales [PADDED, 4]; zeros beyond."""
-    for block in range(PADDED // 8):
-        row = block * 8 + tl.arange(0, 8)
-        present = row < L * GROUP
-        token = lane * L + row // GROUP
-        at = token.to(tl.int64) * stride + (head * GROUP + row % GROUP) * 256
-        every = row >= 0
-        q = normed_rotated(first, at, present, query_norm, eps, cos, sin, token, HALF)
-        if INT8:
-            store_parts_int8(hadamard(q), codes, scales, row * 256, row * 4, every, False)
-        else:
-            tl.store(codes + row[:, None] * 256 + tl.arange(0, 256)[None, :], q.to(tl.bfloat16))
-
-
-@triton.jit
-def _append(
-    first, second, key_norm, eps, cos, sin, keys, values, key_scales, value_scales, table,
-    lane, head, position, begin, end, stride, stride2,
-    L: tl.constexpr, H: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, INT8: tl.constexpr,
-):  # fmt: skip
-    """Store the rows of a lane and key head whose positions lie in [begin, end)."""
-    for block in range((L + 7) // 8):
-        column = block * 8 + tl.arange(0, 8)
+    """Queries [query, query + count), l * GROUP + j, of a lane and key head to codes [.., 256] and scales [.., 4]; its
+    new keys and values whose positions lie in [begin, end) to the cache."""
+    H: tl.constexpr = HKV * GROUP
+    appended = tl.where(end > position, 2 * L, 0)
+    for tile in range((count + appended + 7) // 8):
+        row = tile * 8 + tl.arange(0, 8)
+        asked = row < count
+        is_value = row >= count + L
+        fresh = row - count - tl.where(is_value, L, 0)
+        column = tl.where(asked, (query + row) // GROUP, fresh)
         at = position + column
-        present = (column < L) & (at >= begin) & (at < end)
+        stored = (row >= count) & (fresh < L) & (at >= begin) & (at < end)
+        present = asked | stored
         token = lane * L + column
-        page = tl.load(table + at // 64, mask=present, other=0).to(tl.int64)
-        row = (page * HKV + head) * 64 + at % 64
-        source = token.to(tl.int64) * stride + (H + head) * 256
-        k = normed_rotated(first, source, present, key_norm, eps, cos, sin, token, HALF)
-        v = load_rows(second, token.to(tl.int64) * stride2 + (H + head) * 256, present)
+        own = tl.where(asked, head * GROUP + (query + row) % GROUP, H + head) * 256
+        # Rows of every kind are made side by side: code that runs once costs its way from memory.
+        source = tl.where(
+            is_value,
+            second + (token.to(tl.int64) * stride2 + (H + head) * 256),
+            first + (token.to(tl.int64) * stride + own),
+        )
+        x = load_rows(source[:, None], tl.zeros([8], tl.int32), present)
+        weight = tl.where(asked, query_norm + tl.zeros([8], tl.int32), key_norm + tl.zeros([8], tl.int32))
+        page = tl.load(table + at // 64, mask=stored, other=0).to(tl.int64)
+        turned = normed_rotated(x, weight[:, None], eps, cos, sin, token, present, HALF)
+        place = (page * HKV + head) * 64 + at % 64
+        plane = tl.where(is_value, values + place * 256, keys + place * 256)
+        to = tl.where(asked, codes + row * 256, plane)[:, None] + tl.arange(0, 256)[None, :]
         if INT8:
-            store_parts_int8(hadamard(k), keys, key_scales, row * 256, row * 4, present, True)
-            store_rows_int8(v, values, value_scales, row * 256, row * 4, present)
+            code, scale = int8_codes(chosen_parts(is_value, x, hadamard(turned)), (row >= count)[:, None, None])
+            tl.store(to, code, mask=present[:, None])
+            group = tl.arange(0, 4)[None, :]
+            tl.store(scales + row[:, None] * 4 + group, scale, mask=asked[:, None])
+            plane = tl.where(is_value, value_scales + place * 4, key_scales + place * 4)
+            tl.store(plane[:, None] + group, scale.to(tl.float16), mask=stored[:, None])
         else:
-            where = row[:, None] * 256 + tl.arange(0, 256)[None, :]
-            tl.store(keys + where, k.to(tl.bfloat16), mask=present[:, None])
-            tl.store(values + where, v.to(tl.bfloat16), mask=present[:, None])
+            tl.store(to, tl.where(is_value[:, None], x, turned).to(tl.bfloat16), mask=present[:, None])
 
 
 @triton.jit
-def _load_queries(codes, R: tl.constexpr, INT8: tl.constexpr):
+def _load_queries(codes, count, R: tl.constexpr, INT8: tl.constexpr):
     slices = ()
     for s in tl.static_range(4 if INT8 else 8):
-        slices = slices + (query_operand(codes + s * (64 if INT8 else 32), R, INT8),)
+        slices = slices + (query_operand(codes + s * (64 if INT8 else 32), count, R, INT8),)
     return slices
 
 
 @triton.jit
-def _load_query_scales(scales, R: tl.constexpr):
-    """A group's scale of each query, with 1 / sqrt(256) and the step to powers of two."""
+def _query_scale(scales, count, group: tl.constexpr, R: tl.constexpr):
+    """A group's scale of each query, with 1 / sqrt(256) and the step to powers of two; zeros from row `count` on."""
     row = tl.arange(0, R)
+    return tl.load(scales + row * 4 + group, mask=row < count, other=0.0) * (0.0625 * _LOG2_E)
+
+
+@triton.jit
+def _load_query_scales(scales, count, R: tl.constexpr):
     factors = ()
     for group in tl.static_range(4):
-        factors = factors + (tl.load(scales + row * 4 + group) * (0.0625 * _LOG2_E),)
+        factors = factors + (_query_scale(scales, count, group, R),)
     return factors
 
 
 @triton.jit
-def _scores_int8(k, words, codes, scales, kept, factors, R: tl.constexpr, KEEP: tl.constexpr):
+def _scores_int8(k, words, codes, scales, count, kept, factors, R: tl.constexpr, KEEP: tl.constexpr):
     s = tl.zeros([4, 16, R], tl.float32)
     for group in tl.static_range(4):
         if KEEP:
             q = kept[group]
             factor = factors[group]
         else:
-            q = query_operand(codes + group * 64, R, True)
-            factor = tl.load(scales + tl.arange(0, R) * 4 + group) * (0.0625 * _LOG2_E)
+            q = query_operand(codes + group * 64, count, R, True)
+            factor = _query_scale(scales, count, group, R)
         exact = tl.dot(key_operand(k[group], True), q, out_dtype=tl.int32)
         s += exact.to(tl.float32) * (scale_of(words, group)[:, :, None] * factor[None, None, :])
     return s
 
 
 @triton.jit
-def _scores_bf16(k, codes, kept, R: tl.constexpr, KEEP: tl.constexpr):
+def _scores_bf16(k, codes, count, kept, R: tl.constexpr, KEEP: tl.constexpr):
     s = tl.zeros([4, 16, R], tl.float32)
     for part in tl.static_range(8):
         if KEEP:
             q = kept[part]
         else:
-            q = query_operand(codes + part * 32, R, False)
+            q = query_operand(codes + part * 32, count, R, False)
         s = tl.dot(key_operand(k[part], False), q, s)
     return s * (0.0625 * _LOG2_E)
 
@@ -157,15 +165,16 @@ def _load_values(values, value_scales, row, number, INT8: tl.constexpr):
 
 @triton.jit
 def _attend(
-    keys, values, key_scales, value_scales, table, codes, scales, head, position, page, last, end, row,
-    GROUP: tl.constexpr, HKV: tl.constexpr, R: tl.constexpr, KEEP: tl.constexpr, INT8: tl.constexpr,
+    keys, values, key_scales, value_scales, table, codes, scales, acc, ml, head, position, page, last, unit, row,
+    L: tl.constexpr, GROUP: tl.constexpr, HKV: tl.constexpr, R: tl.constexpr, KEEP: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
-    """Queries row .. row + R - 1 over pages [page, last) of a lane and key head: maximum, sum [R], values [4, 64, R].
-
-    end  positions from here on hold anything
-    """
-    kept = _load_queries(codes, R, INT8) if KEEP else ()
-    factors = _load_query_scales(scales, R) if KEEP and INT8 else ()
+    """Queries row .. row + R - 1 over pages [page, last) of a lane and key head, units from `unit` on: a partial result
+    of each unit, one after the other in acc and ml."""
+    ROWS: tl.constexpr = L * GROUP
+    end = position + L  # positions from here on hold anything
+    count = tl.minimum(R, ROWS - row)
+    kept = _load_queries(codes, count, R, INT8) if KEEP else ()
+    factors = _load_query_scales(scales, count, R) if KEEP and INT8 else ()
     limit = position + (row + tl.arange(0, R)) // GROUP  # the last key that a query sees
     number = page_keys()
     highest = tl.full([R], _LOWEST, tl.float32)
@@ -175,11 +184,12 @@ def _attend(
     k, ks = _load_keys(keys, key_scales, first_row, number, INT8)
     v, vs = _load_values(values, value_scales, first_row, number, INT8)
     following = tl.load(table + tl.minimum(page + 1, last - 1))
+    border = tl.minimum(unit_begin(unit + 1), last)
     for at in tl.range(page, last, num_stages=1):
         if INT8:
-            s = _scores_int8(k, ks, codes, scales, kept, factors, R, KEEP)
+            s = _scores_int8(k, ks, codes, scales, count, kept, factors, R, KEEP)
         else:
-            s = _scores_bf16(k, codes, kept, R, KEEP)
+            s = _scores_bf16(k, codes, count, kept, R, KEEP)
         # The last page is loaded once more, from a cache: cheaper than a branch.
         first_row = (following.to(tl.int64) * HKV + head) * 64
         following = tl.load(table + tl.minimum(at + 2, last - 1))
@@ -205,26 +215,76 @@ def _attend(
             left = value_operand(hide_values(v, end - at * 64), False)
         mixed = tl.dot(left, right, mixed * keep[None, None, :])
         v, vs = _load_values(values, value_scales, first_row, number, INT8)
-    return highest, tl.sum(tl.sum(total, axis=1), axis=0), mixed
+        if at + 1 == border:
+            _store_partial(highest, tl.sum(tl.sum(total, axis=1), axis=0), mixed, acc, ml, row, ROWS, R)
+            acc += ROWS * 256
+            ml += 2 * ROWS
+            unit += 1
+            border = tl.minimum(unit_begin(unit + 1), last)
+            highest = tl.full([R], _LOWEST, tl.float32)
+            total = tl.zeros([4, 16, R], tl.float32)
+            mixed = tl.zeros([4, 64, R], tl.float32)
 
 
 @triton.jit
 def _store_partial(highest, total, mixed, acc, ml, row, ROWS: tl.constexpr, R: tl.constexpr):
-    """acc [ROWS, 256], ml [2, ROWS] of a unit: queries row .. that exist."""
+    """acc [ROWS, 256], ml [ROWS, 2] of a unit: queries row .. that exist."""
     n = row + tl.arange(0, R)
-    tl.store(ml + n, highest, mask=n < ROWS)
-    tl.store(ml + ROWS + n, total, mask=n < ROWS)
-    # warp, word, b1, b0, g, query 8 j + 2 t + x: a lane has 8 g + 4 word + 2 b1 + b0 of columns 64 w ..
-    x = mixed.reshape([4, 2, 4, 8, R // 8, 4, 2]).permute([4, 6, 1, 0, 3, 5, 2])  # j, x, word, w, g, t, b
-    j = tl.arange(0, R // 8)[:, None, None, None, None, None, None] * 8
-    e = tl.arange(0, 2)[None, :, None, None, None, None, None]
-    word = tl.arange(0, 2)[None, None, :, None, None, None, None] * 4
-    w = tl.arange(0, 4)[None, None, None, :, None, None, None] * 64
-    g = tl.arange(0, 8)[None, None, None, None, :, None, None] * 8
-    t = tl.arange(0, 4)[None, None, None, None, None, :, None] * 2
+    tl.store(ml + n * 2, highest, mask=n < ROWS)
+    tl.store(ml + n * 2 + 1, total, mask=n < ROWS)
+    # warp, word, b1, b0, g, query 8 j + 2 t + x: a lane has 8 g + 4 word + 2 b1 + b0 of columns 64 w .. The compiler
+    # deals dimensions to lanes, then warps, from the first on, and so finds everything in its place.
+    x = mixed.reshape([4, 2, 4, 8, R // 8, 4, 2]).permute([5, 3, 0, 4, 6, 1, 2])  # t, g, w, j, x, word, b
+    t = tl.arange(0, 4)[:, None, None, None, None, None, None] * 2
+    g = tl.arange(0, 8)[None, :, None, None, None, None, None] * 8
+    w = tl.arange(0, 4)[None, None, :, None, None, None, None] * 64
+    j = tl.arange(0, R // 8)[None, None, None, :, None, None, None] * 8
+    e = tl.arange(0, 2)[None, None, None, None, :, None, None]
+    word = tl.arange(0, 2)[None, None, None, None, None, :, None] * 4
     b = tl.arange(0, 4)[None, None, None, None, None, None, :]
     query = row + j + e + t
     tl.store(acc + query * 256 + (w + g + word + b), x, mask=query < ROWS)
+
+
+@triton.jit
+def _merge_group(
+    acc, ml, group_acc, group_ml, counters, second, out, lane, head, pair, row, group, done, count, stride2, plane,
+    units, groups,
+    L: tl.constexpr, GROUP: tl.constexpr, R: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Count `done` units of a group of a lane and key head; whoever counts the last merges, see above. `count` units in
+    all, queries row .. row + R - 1."""
+    ROWS: tl.constexpr = L * GROUP
+    all_groups = (count + _MERGED - 1) // _MERGED
+    members = tl.minimum(count - group * _MERGED, _MERGED)
+    slot = pair.to(tl.int64) * units + group * _MERGED
+    from_acc = acc + slot * (ROWS * 256)
+    from_ml = ml + slot * (2 * ROWS)
+    place = pair.to(tl.int64) * groups
+    counter = counters + 1 + group
+    due = tl.atomic_add(counter, done, sem="acq_rel", scope="gpu") + done == members
+    whole = all_groups == 1
+    while due:
+        tl.store(counter, 0)
+        for begin in range(row, tl.minimum(row + R, ROWS), MERGED_ROWS):
+            query = merge_rows(begin)
+            highest, total, mixed = merged(from_acc, from_ml, members, query, ROWS)
+            if whole:
+                store_output(total, mixed, second, out, query, lane, head, stride2, plane, L, GROUP, COLUMNS)
+            else:
+                to = place + group
+                store_merged(
+                    highest, total, mixed, group_acc + to * (ROWS * 256), group_ml + to * (2 * ROWS), query, ROWS
+                )  # fmt: skip
+        due = False
+        if not whole:
+            tl.debug_barrier()
+            due = tl.atomic_add(counters, 1, sem="acq_rel", scope="gpu") == all_groups - 1
+            whole = True
+            counter = counters
+            members = all_groups
+            from_acc = group_acc + place * (ROWS * 256)
+            from_ml = group_ml + place * (2 * ROWS)
 
 
 @triton.jit(do_not_specialize=["lanes_count", "table_stride", "stride", "stride2", "plane", "units", "groups"])
@@ -236,92 +296,74 @@ def attention_round(
     BLOCKS: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, KEEP: tl.constexpr, INT8: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """See ``op.attention_round``. R: queries of a tile, BLOCKS tiles; COLUMNS: width of `out`; KEEP: queries stay in
+    """See ``op.attention_round``. R: queries of a block, BLOCKS blocks; COLUMNS: width of `out`; KEEP: queries stay in
     registers; units, groups: places for partial results of a lane and key head; strides in pieces of eight, so that the
     compiler knows them for multiples."""
     ROWS: tl.constexpr = L * GROUP
-    H: tl.constexpr = HKV * GROUP
     stride *= 8
     stride2 *= 8
-    program = tl.program_id(0)
-    programs = tl.num_programs(0)
+    block = tl.program_id(0) % BLOCKS
+    program = tl.program_id(0) // BLOCKS
+    programs = tl.num_programs(0) // BLOCKS
     if DEPENDENT:
         gdc_launch_dependents()
     lane = tl.arange(0, LANES)
     known = tl.load(positions + lane, mask=lane < lanes_count, other=0)
-    cost = tl.where(lane < lanes_count, (known + L + 63) // 64 * HKV, 0)
-    ends = tl.cumsum(cost, axis=0)
-    total = tl.sum(cost, axis=0)
-    share = program * total // programs
-    share_end = (program + 1) * total // programs
-    b = tl.sum((ends <= share).to(tl.int32), axis=0)
-    start = tl.sum(tl.where(lane < b, cost, 0), axis=0)
-    h = (share - start) // tl.maximum(tl.sum(tl.where(lane == b, cost, 0), axis=0) // HKV, 1)
-    start += h * (tl.sum(tl.where(lane == b, cost, 0), axis=0) // HKV)
-    codes += program.to(tl.int64) * (R * BLOCKS * 256)
-    scales += program * (R * BLOCKS * 4)
-    if DEPENDENT:
-        gdc_wait()
-    while start < share_end:
-        position = tl.load(positions + b)
-        end = position + L
-        pages = (end + 63) // 64
-        table = tables + tl.load(lanes + b).to(tl.int64) * table_stride
-        pair = b * HKV + h
-        u = unit_from(tl.maximum(share - start, 0))
-        if (unit_begin(u) < pages) & (start + unit_begin(u) < share_end):
-            tl.debug_barrier()
-            _prepare_queries(
-                first, query_norm, eps, cos, sin, codes, scales, b, h, stride, L, GROUP, HALF, R * BLOCKS, INT8
-            )  # fmt: skip
-            tl.debug_barrier()
-        while (unit_begin(u) < pages) & (start + unit_begin(u) < share_end):
-            page = unit_begin(u)
-            last = tl.minimum(unit_begin(u + 1), pages)
-            if last * 64 > position:
-                _append(
-                    first, second, key_norm, eps, cos, sin, keys, values, key_scales, value_scales, table,
-                    b, h, position, page * 64, last * 64, stride, stride2, L, H, HKV, HALF, INT8,
+    slots = tl.load(lanes + lane, mask=lane < lanes_count, other=0)
+    ends = tl.cumsum(tl.where(lane < lanes_count, (known + L + 63) // 64 * HKV, 0), axis=0)
+    total = tl.max(ends, axis=0)
+    share = (program * total).to(tl.uint32) // programs.to(tl.uint32)
+    share_end = ((program + 1) * total).to(tl.uint32) // programs.to(tl.uint32)
+    share = share.to(tl.int32)
+    share_end = share_end.to(tl.int32)
+    if share < share_end:
+        b = tl.sum((ends <= share).to(tl.int32), axis=0)
+        start = tl.max(tl.where(ends <= share, ends, 0), axis=0)
+        h = -1
+        codes += tl.program_id(0).to(tl.int64) * (R * 256)
+        scales += tl.program_id(0) * (R * 4)
+        row = block * R
+        while start < share_end:
+            position = tl.sum(tl.where(lane == b, known, 0), axis=0)
+            pages = (position + L + 63) // 64
+            if h < 0:
+                h = (share - start) // pages
+                start += h * pages
+            unit = unit_from(tl.maximum(share - start, 0))
+            unit_end = unit_from(tl.minimum(share_end - start, pages))
+            if unit < unit_end:
+                page = unit_begin(unit)
+                last = tl.minimum(unit_begin(unit_end), pages)
+                table = tables + tl.sum(tl.where(lane == b, slots, 0), axis=0).to(tl.int64) * table_stride
+                if DEPENDENT:
+                    # Far older than the kernels that are waited for, the last rows aside.
+                    for ahead in tl.static_range(2):
+                        fetched = tl.load(table + tl.minimum(page + ahead, last - 1)).to(tl.int64) * HKV + h
+                        fetch_page(keys, values, fetched, INT8)
+                    gdc_wait()
+                tl.debug_barrier()
+                _prepare(
+                    first, second, query_norm, key_norm, eps, cos, sin, codes, scales, keys, values, key_scales,
+                    value_scales, table, b, h, position, page * 64, last * 64, row, tl.minimum(R, ROWS - row),
+                    stride, stride2, L, GROUP, HKV, HALF, INT8,
                 )  # fmt: skip
                 tl.debug_barrier()
-            slot = pair.to(tl.int64) * units + u
-            for block in tl.static_range(BLOCKS):
-                highest, weight, mixed = _attend(
-                    keys, values, key_scales, value_scales, table, codes + block * (R * 256),
-                    scales + block * (R * 4), h, position, page, last, end, block * R, GROUP, HKV, R, KEEP, INT8,
+                pair = b * HKV + h
+                slot = pair.to(tl.int64) * units + unit
+                _attend(
+                    keys, values, key_scales, value_scales, table, codes, scales, acc + slot * (ROWS * 256),
+                    ml + slot * (2 * ROWS), h, position, page, last, unit, row, L, GROUP, HKV, R, KEEP, INT8,
                 )  # fmt: skip
-                _store_partial(
-                    highest, weight, mixed, acc + slot * (ROWS * 256), ml + slot * (2 * ROWS), block * R, ROWS, R
-                )  # fmt: skip
-            tl.debug_barrier()
-            count = unit_from(pages)
-            group = u // _MERGED
-            members = tl.minimum(count - group * _MERGED, _MERGED)
-            counter = counters + pair * (groups + 1)
-            if tl.atomic_add(counter + 1 + group, 1, sem="acq_rel", scope="gpu") == members - 1:
-                tl.store(counter + 1 + group, 0)
-                count = (count + _MERGED - 1) // _MERGED
-                slot = pair.to(tl.int64) * units + group * _MERGED
-                from_acc = acc + slot * (ROWS * 256)
-                from_ml = ml + slot * (2 * ROWS)
-                complete = count == 1
-                if count > 1:
-                    place = pair.to(tl.int64) * groups
-                    to_acc = group_acc + (place + group) * (ROWS * 256)
-                    merge_group(from_acc, from_ml, members, to_acc, group_ml + (place + group) * (2 * ROWS), ROWS)
-                    tl.debug_barrier()
-                    complete = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == count - 1
-                    from_acc = group_acc + place * (ROWS * 256)
-                    from_ml = group_ml + place * (2 * ROWS)
-                    members = count
-                if complete:
-                    tl.store(counter, 0)
-                    merge_groups(
-                        from_acc, from_ml, members, second, out, b, h, stride2, plane, L, GROUP, COLUMNS
+                tl.debug_barrier()
+                for group in range(unit // _MERGED, (unit_end - 1) // _MERGED + 1):
+                    done = tl.minimum(unit_end, group * _MERGED + _MERGED) - tl.maximum(unit, group * _MERGED)
+                    _merge_group(
+                        acc, ml, group_acc, group_ml, counters + (pair * BLOCKS + block) * (groups + 1), second, out,
+                        b, h, pair, row, group, done, unit_from(pages), stride2, plane, units, groups,
+                        L, GROUP, R, COLUMNS,
                     )  # fmt: skip
-            u += 1
-        start += pages
-        h += 1
-        if h == HKV:
-            h = 0
-            b += 1
+            start += pages
+            h += 1
+            if h == HKV:
+                h = 0
+                b += 1

@@ -27,6 +27,7 @@ WIDTH = tl.constexpr(256)
 _INT8 = tl.constexpr(ptx.INT8_PAIRS)
 _INT8_OPERANDS = tl.constexpr(ptx.INT8_PAIRS_CONSTRAINTS)
 _INT8_TYPES = tl.constexpr((tl.float16,) * 4)
+_FETCH = tl.constexpr(ptx.FETCH)
 _BF16 = tl.constexpr(ptx.BF16_PAIRS)
 _BF16_OPERANDS = tl.constexpr(ptx.BF16_PAIRS_CONSTRAINTS)
 _BF16_TYPES = tl.constexpr((tl.bfloat16,) * 2)
@@ -37,6 +38,15 @@ def page_keys():
     """Which key of a page stands at [warp, row]: int32 [4, 16]."""
     row = tl.arange(0, 16)
     return (row // 8 * 32 + row % 8)[None, :] + (tl.arange(0, 4) * 8)[:, None]
+
+
+@triton.jit
+def fetch_page(keys, values, page, INT8: tl.constexpr):
+    """Ask for a page of one key head from memory; `page` counts both."""
+    line = tl.arange(0, 128 if INT8 else 256) * 128 + page * (64 * 256 if INT8 else 64 * 512)
+    for plane in tl.static_range(2):
+        address = (values if plane else keys).to(tl.int64) + line
+        tl.inline_asm_elementwise(_FETCH, "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
@@ -78,12 +88,13 @@ def key_operand(words, INT8: tl.constexpr):
 
 
 @triton.jit
-def query_operand(queries, R: tl.constexpr, INT8: tl.constexpr):
-    """The same slice of R rows of queries as the operand [4, 64 or 32, R], the same for every warp."""
+def query_operand(queries, count, R: tl.constexpr, INT8: tl.constexpr):
+    """The same slice of R rows of queries, zeros from row `count` on, as the operand [4, 64 or 32, R], the same for
+    every warp."""
     COUNT: tl.constexpr = 16 if INT8 else 8
     j, _, g, t = _held(R // 8)
     at = (j * 8 + g) * WIDTH + t * COUNT + tl.arange(0, COUNT)[None, :]
-    x = tl.load(queries + at)
+    x = tl.load(queries + at, mask=j * 8 + g < count, other=0.0)
     if K_WIDTH == 4:
         x = x.reshape([R // 8, 4, 8, 4, 2, COUNT // 2])
         return x.permute([1, 4, 3, 5, 0, 2]).reshape([4, 4 * COUNT, R])

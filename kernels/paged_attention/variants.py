@@ -13,9 +13,9 @@ ROUND_PROGRAMS = 3  # of four warps, that share a multiprocessor at 168 register
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """How the queries of a lane and key head are cut: `blocks` passes over the keys with `rows` queries each.
+    """How the queries of a lane and key head are cut: `blocks` of `rows` queries each, a program for each.
 
-    kept       whether a pass keeps its queries in registers
+    kept       whether a program keeps its queries in registers
     programs   of a multiprocessor
     registers  of a thread
     """
@@ -26,14 +26,10 @@ class Tile:
     programs: int
     registers: int
 
-    @property
-    def padded(self) -> int:
-        return self.rows * self.blocks
-
 
 def round_tile(queries: int, int8: bool) -> Tile:
-    """For so many queries, group times columns. Rows of bf16 fill twice the registers, so tiles are half as large."""
-    rows = min(next((rows for rows in (8, 16) if queries <= rows), 32), 32 if int8 else 16)
+    """For so many queries, group times columns. Rows of bf16 fill twice the registers."""
+    rows = 8 if queries <= 8 else 32 if int8 and queries > 32 else 16
     blocks = -(-queries // rows)
     if int8 and rows <= 16:
         return Tile(rows, blocks, rows == 8, ROUND_PROGRAMS, 168)

@@ -70,6 +70,9 @@ def _step(statement: str, values: dict[str, Word]) -> None:
         values[target] = _fma_bf16x2(*(value(name) for name in sources))
     elif operation == "cvt.f32.f16":
         values[target] = value(sources[0]).astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    elif operation == "div.approx.f32":
+        dividend, divisor = (value(name).view(np.float32) for name in sources)
+        values[target] = (dividend / divisor).view(np.uint32)
     else:
         raise ValueError(f"no meaning given to: {statement}")
 

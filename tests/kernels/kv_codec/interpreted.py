@@ -23,7 +23,7 @@ def encode(x, rotated, key_codes, key_scales, codes, scales, count):
     rows = load_rows(x, row * 256, present)
     parts = hadamard(rows)
     store_parts(parts, rotated, row * 256, present)
-    store_parts_int8(parts, key_codes, key_scales, row * 256, row * 4, present, True)
+    store_parts_int8(parts, key_codes, key_scales, row * 256, row * 4, present)
     store_rows_int8(rows, codes, scales, row * 256, row * 4, present)
 
 
