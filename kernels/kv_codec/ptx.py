@@ -34,3 +34,10 @@ FETCH = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
 
 # Without the cases of a divisor beyond 2**126, which gives 0.
 DIVIDE = "div.approx.f32 $0, $1, $2;"
+
+# Two fp32 to the nearest bf16 each, as fp32.
+ROUND_BF16 = """{ .reg .b32 t;
+cvt.rn.bf16x2.f32 t, $3, $2;
+shl.b32 $0, t, 16;
+and.b32 $1, t, 0xffff0000;
+}"""

@@ -12,11 +12,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ninfer.kernels.kv_codec import ptx
+
 ROWS = tl.constexpr(8)
 WIDTH = tl.constexpr(256)
 GROUPS = tl.constexpr(4)  # of 64 columns, with a scale each
 PARTS = tl.constexpr(16)
-_ROUNDING = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to an integer, ties to even
+_ROUNDING = tl.constexpr(12582912.0)  # 1.5 * 2**23: adding it rounds to an integer, ties to even
+_ROUND = tl.constexpr(ptx.ROUND_BF16)
 
 
 @triton.jit
@@ -73,7 +76,7 @@ def normed_rotated(rows, weight, eps, cos, sin, token, present, HALF: tl.constex
     root = tl.sqrt_rn(tl.sum(rows * rows, axis=1) * (1.0 / WIDTH) + eps)
     factor = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), root)[:, None]
     rows = rows * factor * scale
-    rows = rows.to(tl.bfloat16).to(tl.float32)
+    rows = _as_bf16(rows)
     s = tl.where((column < HALF)[None, :], -s, s)
     parts = _apart(rows)
     partner = tl.where(lane < 2 * HALF // PARTS, lane ^ (HALF // PARTS), lane)[None, :] + every
@@ -81,7 +84,7 @@ def normed_rotated(rows, weight, eps, cos, sin, token, present, HALF: tl.constex
     for i in tl.static_range(PARTS):
         across = across + (tl.gather(parts[i], partner, 1),)
     rows = rows * c + _together(across) * s
-    return rows.to(tl.bfloat16).to(tl.float32)
+    return _as_bf16(rows)
 
 
 @triton.jit
@@ -144,8 +147,14 @@ def _scale(peak, narrow):
 
 @triton.jit
 def _code(x, inverse):
-    code = (x * inverse + _ROUNDING) - _ROUNDING
-    return tl.minimum(tl.maximum(code, -127.0), 127.0).to(tl.int8)
+    near = tl.minimum(tl.maximum(x * inverse, -127.0), 127.0) + _ROUNDING
+    return near.to(tl.int32, bitcast=True).to(tl.int8)  # the integer stands in the lowest bits
+
+
+@triton.jit
+def _as_bf16(x):
+    """fp32 rounded to bf16, ties to even; the compiler rounds one at a time."""
+    return tl.inline_asm_elementwise(_ROUND, "=f,=f,f,f", [x], dtype=tl.float32, is_pure=True, pack=2)
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """Every binary of these ops that a registered model uses on a chip, for the compile matrix.
 
-qwen3_6_27b, qwen3_8_27b: 24 query and 4 key heads; qwen3_6_35b_a3b: 16 and 2. Rounds of one column, and of verification
-with the draft windows 3 and 15; both codecs.
+qwen3_6_27b, qwen3_8_27b: 24 query and 4 key heads; qwen3_6_35b_a3b: 16 and 2. Rounds of one column, of a few and
+of many; both codecs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, prepare_ch
 from ninfer.kernels.paged_attention.triton_round import attention_round
 
 HEADS = ((24, 4), (16, 2))
-COLUMNS = (1, 2, 4, 16)
+COLUMNS = (1, 4, 16)  # other numbers share the binaries of these
 CODECS: tuple[Codec, ...] = ("int8", "bf16")
 ROTARY_HALF = 32
 
@@ -51,14 +51,13 @@ def round_variant(chip: Chip, codec: Codec, heads: int, kv_heads: int, columns: 
     work = dict.fromkeys(("scales", "acc", "ml", "group_acc", "group_ml"), "fp32")
     inputs = dict.fromkeys(("tables", "lanes", "positions", "counters"), "i32")
     return Variant(
-        f"round, {codec}, {heads} and {kv_heads} heads, {columns} columns",
+        f"round, {codec}, groups of {group}, {columns} columns",
         attention_round,
         _rows() | _pool(codec) | work | inputs | {"out": "bf16", "codes": "i8" if codec == "int8" else "bf16"},
         {
-            "L": columns, "GROUP": group, "HKV": kv_heads, "HALF": ROTARY_HALF, "R": tile.rows, "BLOCKS": tile.blocks,
-            "LANES": variants.MAX_LANES, "COLUMNS": 8, "KEEP": tile.kept, "INT8": codec == "int8",
-            "DEPENDENT": chip.dependent_launch,
-        },
+            "GROUP": group, "HALF": ROTARY_HALF, "R": tile.rows, "LANES": variants.MAX_LANES, "KEEP": tile.kept,
+            "INT8": codec == "int8", "DEPENDENT": chip.dependent_launch,
+        } | ({"L": 1} if columns == 1 else {}),
         warps=variants.WARPS,
         dependent=chip.dependent_launch,
         floats=_FLOATS,

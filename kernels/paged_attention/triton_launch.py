@@ -65,10 +65,10 @@ def attention_round(
         pool.values if pool.value_scales is None else pool.value_scales,
         tables, lanes, positions, out.storage, scratch.codes, scratch.scales, scratch.acc, scratch.ml,
         scratch.group_acc, scratch.group_ml, scratch.counters,
-        lanes.shape[0], tables.stride(0), _pieces(first), _pieces(second), out.storage.shape[1], scratch.units,
-        scratch.groups, eps,
-        L=columns, GROUP=group, HKV=kv_heads, HALF=cos.shape[1], R=tile.rows, BLOCKS=tile.blocks,
-        LANES=variants.MAX_LANES, COLUMNS=out.width, KEEP=tile.kept, INT8=pool.int8, DEPENDENT=early,
+        lanes.shape[0], tables.stride(0), _pieces(first), _pieces(second), out.storage.shape[1],
+        out.width.bit_length() - 1, scratch.units, scratch.groups, kv_heads, columns, eps,
+        GROUP=group, HALF=cos.shape[1], R=tile.rows, LANES=variants.MAX_LANES, KEEP=tile.kept, INT8=pool.int8,
+        DEPENDENT=early,
         num_warps=variants.WARPS, maxnreg=tile.registers, launch_pdl=early,
     )  # fmt: skip
 

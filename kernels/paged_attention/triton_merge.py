@@ -35,7 +35,7 @@ def merge_columns():
 
 
 @triton.jit
-def merged(acc, ml, count, query, ROWS: tl.constexpr):
+def merged(acc, ml, count, query, ROWS):
     """Queries by :func:`merge_rows`: maximum, sum [32, 8, 1, 1], values [32, 8, 2, 4] over `count` partial results.
     Read past the first cache, for other multiprocessors wrote them."""
     every = tl.zeros([32, 1, 1, 1], tl.int32)
@@ -69,7 +69,7 @@ def merged(acc, ml, count, query, ROWS: tl.constexpr):
 
 
 @triton.jit
-def store_merged(highest, total, mixed, acc, ml, query, ROWS: tl.constexpr):
+def store_merged(highest, total, mixed, acc, ml, query, ROWS):
     """One partial result of the form that :func:`merged` reads."""
     single = (query < ROWS) & (tl.arange(0, 32) == 0)[:, None, None, None]
     at = ml + (query * 2 + tl.zeros([32, 1, 1, 1], tl.int32))
@@ -79,17 +79,14 @@ def store_merged(highest, total, mixed, acc, ml, query, ROWS: tl.constexpr):
 
 
 @triton.jit
-def store_output(
-    total, mixed, second, out, query, lane, head, stride, plane,
-    L: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """out = sigmoid(gate) * values / sum of queries l * GROUP + j, as columns."""
+def store_output(total, mixed, second, out, query, lane, head, stride, plane, width_bits, L, GROUP: tl.constexpr):
+    """out = sigmoid(gate) * values / sum of queries l * GROUP + j, as columns of width 1 << width_bits."""
     present = query < L * GROUP
     token = lane * L + query // GROUP
     inner = (head * GROUP + query % GROUP) * 256 + merge_columns()
     gate = tl.load(second + (token.to(tl.int64) * stride + inner), mask=present, other=0.0).to(tl.float32)
     divisor = tl.where(present, total, 1.0) * (1.0 + tl.exp2(gate * -_LOG2_E))
     y = tl.inline_asm_elementwise(_DIVIDE, "=f,f,f", [mixed, divisor], dtype=tl.float32, is_pure=True, pack=1)
-    block = token // COLUMNS * plane + inner // 32
-    at = block * (32 * COLUMNS) + token % COLUMNS * 32 + inner % 32
+    block = (token >> width_bits) * plane + inner // 32
+    at = (((block << width_bits) + (token & ((1 << width_bits) - 1))) * 32) + inner % 32
     tl.store(out + at, y.to(tl.bfloat16), mask=present)

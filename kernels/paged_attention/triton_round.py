@@ -54,12 +54,12 @@ _FP16_MAX = tl.constexpr(65504.0)
 @triton.jit
 def _prepare(
     first, second, query_norm, key_norm, eps, cos, sin, codes, scales, keys, values, key_scales, value_scales, table,
-    lane, head, position, begin, end, query, count, stride, stride2,
-    L: tl.constexpr, GROUP: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, INT8: tl.constexpr,
+    lane, head, position, begin, end, query, count, stride, stride2, L, HKV,
+    GROUP: tl.constexpr, HALF: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
     """Queries [query, query + count), l * GROUP + j, of a lane and key head to codes [.., 256] and scales [.., 4]; its
     new keys and values whose positions lie in [begin, end) to the cache."""
-    H: tl.constexpr = HKV * GROUP
+    H = HKV * GROUP
     appended = tl.where(end > position, 2 * L, 0)
     for tile in range((count + appended + 7) // 8):
         row = tile * 8 + tl.arange(0, 8)
@@ -166,11 +166,11 @@ def _load_values(values, value_scales, row, number, INT8: tl.constexpr):
 @triton.jit
 def _attend(
     keys, values, key_scales, value_scales, table, codes, scales, acc, ml, head, position, page, last, unit, row,
-    L: tl.constexpr, GROUP: tl.constexpr, HKV: tl.constexpr, R: tl.constexpr, KEEP: tl.constexpr, INT8: tl.constexpr,
+    L, HKV, GROUP: tl.constexpr, R: tl.constexpr, KEEP: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
     """Queries row .. row + R - 1 over pages [page, last) of a lane and key head, units from `unit` on: a partial result
     of each unit, one after the other in acc and ml."""
-    ROWS: tl.constexpr = L * GROUP
+    ROWS = L * GROUP
     end = position + L  # positions from here on hold anything
     count = tl.minimum(R, ROWS - row)
     kept = _load_queries(codes, count, R, INT8) if KEEP else ()
@@ -227,7 +227,7 @@ def _attend(
 
 
 @triton.jit
-def _store_partial(highest, total, mixed, acc, ml, row, ROWS: tl.constexpr, R: tl.constexpr):
+def _store_partial(highest, total, mixed, acc, ml, row, ROWS, R: tl.constexpr):
     """acc [ROWS, 256], ml [ROWS, 2] of a unit: queries row .. that exist."""
     n = row + tl.arange(0, R)
     tl.store(ml + n * 2, highest, mask=n < ROWS)
@@ -249,12 +249,11 @@ def _store_partial(highest, total, mixed, acc, ml, row, ROWS: tl.constexpr, R: t
 @triton.jit
 def _merge_group(
     acc, ml, group_acc, group_ml, counters, second, out, lane, head, pair, row, group, done, count, stride2, plane,
-    units, groups,
-    L: tl.constexpr, GROUP: tl.constexpr, R: tl.constexpr, COLUMNS: tl.constexpr,
+    width_bits, units, groups, L, GROUP: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """Count `done` units of a group of a lane and key head; whoever counts the last merges, see above. `count` units in
     all, queries row .. row + R - 1."""
-    ROWS: tl.constexpr = L * GROUP
+    ROWS = L * GROUP
     all_groups = (count + _MERGED - 1) // _MERGED
     members = tl.minimum(count - group * _MERGED, _MERGED)
     slot = pair.to(tl.int64) * units + group * _MERGED
@@ -270,7 +269,7 @@ def _merge_group(
             query = merge_rows(begin)
             highest, total, mixed = merged(from_acc, from_ml, members, query, ROWS)
             if whole:
-                store_output(total, mixed, second, out, query, lane, head, stride2, plane, L, GROUP, COLUMNS)
+                store_output(total, mixed, second, out, query, lane, head, stride2, plane, width_bits, L, GROUP)
             else:
                 to = place + group
                 store_merged(
@@ -287,19 +286,33 @@ def _merge_group(
             from_ml = group_ml + place * (2 * ROWS)
 
 
-@triton.jit(do_not_specialize=["lanes_count", "table_stride", "stride", "stride2", "plane", "units", "groups"])
+# One column has a binary of its own, other numbers of columns share one.
+@triton.jit(
+    do_not_specialize=[
+        "lanes_count",
+        "table_stride",
+        "stride",
+        "stride2",
+        "plane",
+        "width_bits",
+        "units",
+        "groups",
+        "HKV",
+    ],
+    do_not_specialize_on_alignment=["L"],
+)
 def attention_round(
     first, second, query_norm, key_norm, cos, sin, keys, values, key_scales, value_scales, tables, lanes, positions,
     out, codes, scales, acc, ml, group_acc, group_ml, counters,
-    lanes_count, table_stride, stride, stride2, plane, units, groups, eps,
-    L: tl.constexpr, GROUP: tl.constexpr, HKV: tl.constexpr, HALF: tl.constexpr, R: tl.constexpr,
-    BLOCKS: tl.constexpr, LANES: tl.constexpr, COLUMNS: tl.constexpr, KEEP: tl.constexpr, INT8: tl.constexpr,
-    DEPENDENT: tl.constexpr,
+    lanes_count, table_stride, stride, stride2, plane, width_bits, units, groups, HKV, L, eps,
+    GROUP: tl.constexpr, HALF: tl.constexpr, R: tl.constexpr, LANES: tl.constexpr, KEEP: tl.constexpr,
+    INT8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """See ``op.attention_round``. R: queries of a block, BLOCKS blocks; COLUMNS: width of `out`; KEEP: queries stay in
+    """See ``op.attention_round``. R: queries of a block; 1 << width_bits: width of `out`; KEEP: queries stay in
     registers; units, groups: places for partial results of a lane and key head; strides in pieces of eight, so that the
     compiler knows them for multiples."""
-    ROWS: tl.constexpr = L * GROUP
+    ROWS = L * GROUP
+    BLOCKS = (ROWS + R - 1) // R
     stride *= 8
     stride2 *= 8
     block = tl.program_id(0) % BLOCKS
@@ -345,22 +358,22 @@ def attention_round(
                 _prepare(
                     first, second, query_norm, key_norm, eps, cos, sin, codes, scales, keys, values, key_scales,
                     value_scales, table, b, h, position, page * 64, last * 64, row, tl.minimum(R, ROWS - row),
-                    stride, stride2, L, GROUP, HKV, HALF, INT8,
+                    stride, stride2, L, HKV, GROUP, HALF, INT8,
                 )  # fmt: skip
                 tl.debug_barrier()
                 pair = b * HKV + h
                 slot = pair.to(tl.int64) * units + unit
                 _attend(
                     keys, values, key_scales, value_scales, table, codes, scales, acc + slot * (ROWS * 256),
-                    ml + slot * (2 * ROWS), h, position, page, last, unit, row, L, GROUP, HKV, R, KEEP, INT8,
+                    ml + slot * (2 * ROWS), h, position, page, last, unit, row, L, HKV, GROUP, R, KEEP, INT8,
                 )  # fmt: skip
                 tl.debug_barrier()
                 for group in range(unit // _MERGED, (unit_end - 1) // _MERGED + 1):
                     done = tl.minimum(unit_end, group * _MERGED + _MERGED) - tl.maximum(unit, group * _MERGED)
                     _merge_group(
                         acc, ml, group_acc, group_ml, counters + (pair * BLOCKS + block) * (groups + 1), second, out,
-                        b, h, pair, row, group, done, unit_from(pages), stride2, plane, units, groups,
-                        L, GROUP, R, COLUMNS,
+                        b, h, pair, row, group, done, unit_from(pages), stride2, plane, width_bits, units,
+                        groups, L, GROUP, R,
                     )  # fmt: skip
             start += pages
             h += 1

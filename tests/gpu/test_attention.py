@@ -12,7 +12,7 @@ from ninfer.kernels.kv_codec.pool import PAGE, Codec
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
 from ninfer.kernels.paged_attention import op, torch_lanes, triton_launch
 from ninfer.kernels.paged_attention.scratch import round_scratch
-from tests.kernels.paged_attention.cases import EPS, Case, case, expected, expected_prompt, prompt, tolerance
+from tests.kernels.paged_attention.cases import EPS, Case, case, copied, expected, expected_prompt, prompt, tolerance
 from tests.support.tolerance import assert_within
 
 pytestmark = pytest.mark.gpu
@@ -24,36 +24,46 @@ def decoded(made: Case, programs: int | None = None) -> torch.Tensor:
     return made.run(op.attention_round, made.scratch(programs or triton_launch.default_programs(torch.device("cuda"))))
 
 
+# Compiling takes most of the time: binaries differ by codec, by the group of query heads, and between one column, a few
+# and many.
+
+
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("columns", [1, 2, 4, 16])
 @pytest.mark.parametrize(
-    ("positions", "heads", "kv_heads"),
-    [((0,), 24, 4), ((100, 63, 1023, 2040), 24, 4), ((8190, 5), 16, 2), ((8700, 8192 + 512 * 17), 24, 4)],
+    ("positions", "columns", "heads", "kv_heads"),
+    [
+        ((0,), 1, 24, 4),
+        ((100, 63, 1023, 2040), 1, 24, 4),
+        ((100, 63, 1023, 2040), 2, 24, 4),
+        ((8190, 5), 4, 24, 4),
+        ((700, 8192 + 512 * 17), 16, 24, 4),
+        ((8190, 5), 1, 16, 2),
+    ],
     ids=str,
 )
-def test_a_round(positions: tuple[int, ...], heads: int, kv_heads: int, columns: int, codec: Codec) -> None:
+def test_a_round(positions: tuple[int, ...], columns: int, heads: int, kv_heads: int, codec: Codec) -> None:
     made = case(positions, columns, heads, kv_heads, codec, "cuda")
     assert_within(tolerance(codec), decoded(made), expected(made))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_contexts_around_every_kind_of_border(codec: Codec) -> None:
-    for end in (64, 128, 256, 2048, 8192, 8704, 8192 + 512 * 16):
-        for position in (end - 2, end - 1, end, end + 1):
-            made = case((position,), 3, 6, 1, codec, "cuda", seed=position)
-            assert_within(tolerance(codec), decoded(made), expected(made))
+    for end in (64, 128, 2048, 8192, 8704, 8192 + 512 * 16):
+        made = case((end - 2, end - 1, end), 2, 6, 1, codec, "cuda", seed=end)
+        assert_within(tolerance(codec), decoded(made), expected(made))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("columns", [2, 4, 16])
 def test_a_token_knows_neither_lanes_nor_columns_nor_programs(columns: int, codec: Codec) -> None:
     """All lanes at once, each lane alone, each column alone, other numbers of programs: the same bits everywhere."""
-    positions = (126, 1019, 0, 8189, 8192 + 512 * 16 - 1, 62, 4000, 2047)
+    positions = (126, 1019, 0, 8189, 8192 + 512 * 16 - 1, 2047)
     made = case(positions, columns, 24, 4, codec, "cuda")
-    lanes, fewer, single = [made.lane(b) for b in range(len(positions))], made.copy(), made.copy()
+    fewer, single = made.copy(), made.copy()
+    alone = {b: made.lane(b) for b in (1, 4)}
     whole = decoded(made)
     assert torch.equal(decoded(fewer, 7), whole)
-    for b, lane in enumerate(lanes):
+    for b, lane in alone.items():
         assert torch.equal(decoded(lane), whole[columns * b : columns * (b + 1)])
     for column in range(columns):
         one = single.column(column)
@@ -120,7 +130,7 @@ def test_a_graph_follows_its_inputs() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(("tokens", "heads", "kv_heads"), [(1, 24, 4), (700, 24, 4), (2100, 16, 2)], ids=str)
+@pytest.mark.parametrize(("tokens", "heads", "kv_heads"), [(1, 24, 4), (700, 24, 4), (1100, 16, 2)], ids=str)
 def test_a_chunk(tokens: int, heads: int, kv_heads: int, codec: Codec) -> None:
     made = prompt(tokens, heads, kv_heads, codec, "cuda")
     assert_within(tolerance(codec), made.run(op.attention_chunk, ()), expected_prompt(made))
@@ -129,9 +139,10 @@ def test_a_chunk(tokens: int, heads: int, kv_heads: int, codec: Codec) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_token_does_not_know_its_chunk(codec: Codec) -> None:
     made = prompt(4500, 24, 4, codec, "cuda")
+    blank = replace(made, pool=copied(made.pool))
     want = made.run(op.attention_chunk, ())
     for cuts in (range(256, 4500, 256), range(2048, 4500, 2048), (64, 3200), (4480,)):
-        other = prompt(4500, 24, 4, codec, "cuda")
+        other = replace(blank, pool=copied(blank.pool))
         assert torch.equal(other.run(op.attention_chunk, tuple(cuts)), want)
         for name in ("keys", "values", "key_scales", "value_scales"):
             plane, first = getattr(other.pool, name), getattr(made.pool, name)

@@ -70,6 +70,13 @@ def _step(statement: str, values: dict[str, Word]) -> None:
         values[target] = _fma_bf16x2(*(value(name) for name in sources))
     elif operation == "cvt.f32.f16":
         values[target] = value(sources[0]).astype(np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    elif operation == "shl.b32":
+        values[target] = value(sources[0]) << value(sources[1])
+    elif operation == "and.b32":
+        values[target] = value(sources[0]) & value(sources[1])
+    elif operation == "cvt.rn.bf16x2.f32":
+        high, low = (rounded(value(name).view(np.float32)) for name in sources)
+        values[target] = high << np.uint32(16) | low
     elif operation == "div.approx.f32":
         dividend, divisor = (value(name).view(np.float32) for name in sources)
         values[target] = (dividend / divisor).view(np.uint32)
@@ -137,13 +144,17 @@ def _create_inline_asm(
         for column in range(pack):
             registers[f"${outputs + len(registers)}"] = packed[:, column].view(np.uint32)
     handles = []
-    for word, kind in zip(evaluate(asm, registers, outputs), types, strict=True):
+    results = iter(evaluate(asm, registers, outputs))
+    for kind in types:
         element = kind.scalar
-        words = np.broadcast_to(word, (max(1, int(np.prod(shape)) // pack),))
+        count = pack if element.primitive_bitwidth == 32 else 1
+        words = np.stack(
+            [np.broadcast_to(next(results), (max(1, int(np.prod(shape)) // pack),)) for _ in range(count)], -1
+        )
         if element == tl.bfloat16:
-            data = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], -1).astype(np.uint16)
+            data = np.concatenate([words & np.uint32(0xFFFF), words >> np.uint32(16)], -1).astype(np.uint16)
         elif element == tl.float16:
-            halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], -1)
+            halves = np.concatenate([words & np.uint32(0xFFFF), words >> np.uint32(16)], -1)
             data = halves.astype(np.uint16).view(np.float16)
         elif element == tl.float32:
             data = words.view(np.float32)

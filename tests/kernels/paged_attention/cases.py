@@ -93,9 +93,12 @@ class Case:
         )  # fmt: skip
 
     def copy(self) -> Case:
-        scales = (self.pool.key_scales, self.pool.value_scales)
-        copies = [None if plane is None else plane.clone() for plane in scales]
-        return replace(self, pool=Pool(self.pool.keys.clone(), self.pool.values.clone(), *copies))
+        return replace(self, pool=copied(self.pool))
+
+
+def copied(pool: Pool) -> Pool:
+    scales = (None if plane is None else plane.clone() for plane in (pool.key_scales, pool.value_scales))
+    return Pool(pool.keys.clone(), pool.values.clone(), *scales)
 
 
 def poison(pool: Pool) -> None:

@@ -25,8 +25,8 @@ ptx.install()
         ((0,), 1, 6, 1, "int8", 3),
         ((127, 5), 2, 4, 2, "int8", 5),
         ((200,), 4, 6, 1, "int8", 2),
-        ((63, 300), 1, 2, 1, "bf16", 4),
         ((126,), 4, 6, 1, "bf16", 1),
+        ((2050,), 1, 1, 1, "bf16", 5),
     ],
     ids=str,
 )
@@ -38,13 +38,11 @@ def test_a_round(
     assert_within(tolerance(codec), got, expected(made))
 
 
-@pytest.mark.parametrize(
-    ("codec", "heads", "kv_heads", "described"), [("int8", 1, 1, True), ("bf16", 2, 1, False), ("bf16", 2, 2, True)]
-)
+@pytest.mark.parametrize(("codec", "heads", "kv_heads", "described"), [("int8", 1, 1, True), ("bf16", 2, 1, False)])
 def test_a_chunk(codec: Codec, heads: int, kv_heads: int, described: bool) -> None:
     """Two cuts into chunks give the same bits, near the oracle; the rows stored are those of the plain route."""
     tile = ChunkTile(32, 32, 1, 4, described)
-    made, other, plain = (prompt(100, heads, kv_heads, codec) for _ in range(3))
+    made, other, plain = (prompt(70, heads, kv_heads, codec) for _ in range(3))
     got = made.run(triton_launch.attention_chunk, (64,), tile)
     assert_within(tolerance(codec), got, expected_prompt(made))
     assert torch.equal(other.run(triton_launch.attention_chunk, (), tile), got)

@@ -12,7 +12,7 @@ from ninfer.kernels.compile_matrix.compiling import compile_variant, compiled, c
 from ninfer.kernels.paged_attention.matrix import chunk_variants, matrix, round_variant
 
 
-@pytest.mark.parametrize("capability", [86, 90])
+@pytest.mark.parametrize("capability", [pytest.param(86, marks=pytest.mark.slow), 90])
 def test_prefill_fits_its_chip(capability: int) -> None:
     chip = CHIPS[capability]
     for variant in chunk_variants(chip, "int8", 24, 4):
