@@ -17,7 +17,7 @@ class RoundScratch:
     """Prepared queries of each program, partial results of each unit and of each sixteen units.
 
     codes, scales         [programs, rows, D] int8 or bf16, [programs, rows, D / 64] fp32
-    acc, ml               [lanes * HKV * units * queries * D], [.. * queries * 2] fp32, ml of (maximum, sum)
+    acc, ml               [lanes * HKV * blocks * units * rows * D], [.. * rows * 2] fp32, ml of (maximum, sum)
     group_acc, group_ml   the same for groups of units
     counters              [lanes * HKV * blocks, groups + 1] int32, zero between launches
     """
@@ -66,7 +66,7 @@ def round_scratch(
     queries = columns * group
     tiles = [variants.round_tile(count * group, codec == "int8") for count in range(1, columns + 1)]
     rows, blocks = max(tile.rows for tile in tiles), max(tile.blocks for tile in tiles)
-    places = max(programs, blocks)
+    places, padded = max(programs, blocks), max(tile.rows * tile.blocks for tile in tiles)
     units = units_of(-(-max_tokens // PAGE))
     groups = -(-units // MERGED_UNITS)
     pairs = lanes * kv_heads
@@ -78,10 +78,10 @@ def round_scratch(
     return RoundScratch(
         codes=torch.empty(places, rows, width, dtype=code, device=device),
         scales=floats(places * rows * (width // SCALE_GROUP)).view(places, rows, -1),
-        acc=floats(pairs * units * queries * width),
-        ml=floats(pairs * units * queries * 2),
-        group_acc=floats(pairs * groups * queries * width),
-        group_ml=floats(pairs * groups * queries * 2),
+        acc=floats(pairs * units * padded * width),
+        ml=floats(pairs * units * padded * 2),
+        group_acc=floats(pairs * groups * padded * width),
+        group_ml=floats(pairs * groups * padded * 2),
         counters=torch.zeros(pairs * blocks, groups + 1, dtype=torch.int32, device=device),
         lanes=lanes,
         queries=queries,

@@ -35,25 +35,25 @@ def merge_columns():
 
 
 @triton.jit
-def merged(acc, ml, count, query, ROWS):
-    """Queries by :func:`merge_rows`: maximum, sum [32, 8, 1, 1], values [32, 8, 2, 4] over `count` partial results.
-    Read past the first cache, for other multiprocessors wrote them."""
+def merged(acc, ml, units, query, count, R: tl.constexpr):
+    """Queries by :func:`merge_rows`, those below `count`: maximum, sum [32, 8, 1, 1], values [32, 8, 2, 4] over `units`
+    partial results. Read past the first cache, for other multiprocessors wrote them."""
     every = tl.zeros([32, 1, 1, 1], tl.int32)
     at_ml = ml + (query * 2 + every)
     at_acc = acc + (query * 256 + merge_columns())
-    known = query < ROWS
+    known = query < count
     highest = tl.full([32, MERGED_ROWS, 1, 1], _LOWEST, tl.float32)
     total = tl.zeros([32, MERGED_ROWS, 1, 1], tl.float32)
     mixed = tl.zeros([32, MERGED_ROWS, 2, 4], tl.float32)
-    for begin in range(0, count, _STEP):
+    for begin in range(0, units, _STEP):
         highs, sums, parts = (), (), ()
         for i in tl.static_range(_STEP):
-            present = known & (begin + i < count)
-            highs = highs + (tl.load(at_ml + i * (2 * ROWS), mask=present, other=_LOWEST, cache_modifier=".cg"),)
-            sums = sums + (tl.load(at_ml + (2 * ROWS * i + 1), mask=present, other=0.0, cache_modifier=".cg"),)
-            parts = parts + (tl.load(at_acc + i * (ROWS * 256), mask=present, other=0.0, cache_modifier=".cg"),)
-        at_ml += _STEP * 2 * ROWS
-        at_acc += _STEP * ROWS * 256
+            present = known & (begin + i < units)
+            highs = highs + (tl.load(at_ml + i * (R * 2), mask=present, other=_LOWEST, cache_modifier=".cg"),)
+            sums = sums + (tl.load(at_ml + (i * (R * 2) + 1), mask=present, other=0.0, cache_modifier=".cg"),)
+            parts = parts + (tl.load(at_acc + i * (R * 256), mask=present, other=0.0, cache_modifier=".cg"),)
+        at_ml += _STEP * (R * 2)
+        at_acc += _STEP * (R * 256)
         peak = highest
         for i in tl.static_range(_STEP):
             peak = tl.maximum(peak, highs[i])
@@ -69,19 +69,22 @@ def merged(acc, ml, count, query, ROWS):
 
 
 @triton.jit
-def store_merged(highest, total, mixed, acc, ml, query, ROWS):
+def store_merged(highest, total, mixed, acc, ml, query, count):
     """One partial result of the form that :func:`merged` reads."""
-    single = (query < ROWS) & (tl.arange(0, 32) == 0)[:, None, None, None]
+    single = (query < count) & (tl.arange(0, 32) == 0)[:, None, None, None]
     at = ml + (query * 2 + tl.zeros([32, 1, 1, 1], tl.int32))
     tl.store(at, highest, mask=single)
     tl.store(at + 1, total, mask=single)
-    tl.store(acc + (query * 256 + merge_columns()), mixed, mask=query < ROWS)
+    tl.store(acc + (query * 256 + merge_columns()), mixed, mask=query < count)
 
 
 @triton.jit
-def store_output(total, mixed, second, out, query, lane, head, stride, plane, width_bits, L, GROUP: tl.constexpr):
-    """out = sigmoid(gate) * values / sum of queries l * GROUP + j, as columns of width 1 << width_bits."""
-    present = query < L * GROUP
+def store_output(
+    total, mixed, second, out, query, row, count, lane, head, stride, plane, width_bits, L, GROUP: tl.constexpr
+):
+    """out = sigmoid(gate) * values / sum, columns of width 1 << width_bits; queries l * GROUP + j from `row` on."""
+    present = query < count
+    query += row
     token = lane * L + query // GROUP
     inner = (head * GROUP + query % GROUP) * 256 + merge_columns()
     gate = tl.load(second + (token.to(tl.int64) * stride + inner), mask=present, other=0.0).to(tl.float32)

@@ -165,14 +165,12 @@ def _load_values(values, value_scales, row, number, INT8: tl.constexpr):
 
 @triton.jit
 def _attend(
-    keys, values, key_scales, value_scales, table, codes, scales, acc, ml, head, position, page, last, unit, row,
+    keys, values, key_scales, value_scales, table, codes, scales, acc, ml, head, position, page, last, unit, row, count,
     L, HKV, GROUP: tl.constexpr, R: tl.constexpr, KEEP: tl.constexpr, INT8: tl.constexpr,
 ):  # fmt: skip
-    """Queries row .. row + R - 1 over pages [page, last) of a lane and key head, units from `unit` on: a partial result
+    """Queries [row, row + count) over pages [page, last) of a lane and key head, units from `unit` on: a partial result
     of each unit, one after the other in acc and ml."""
-    ROWS = L * GROUP
     end = position + L  # positions from here on hold anything
-    count = tl.minimum(R, ROWS - row)
     kept = _load_queries(codes, count, R, INT8) if KEEP else ()
     factors = _load_query_scales(scales, count, R) if KEEP and INT8 else ()
     limit = position + (row + tl.arange(0, R)) // GROUP  # the last key that a query sees
@@ -216,9 +214,9 @@ def _attend(
         mixed = tl.dot(left, right, mixed * keep[None, None, :])
         v, vs = _load_values(values, value_scales, first_row, number, INT8)
         if at + 1 == border:
-            _store_partial(highest, tl.sum(tl.sum(total, axis=1), axis=0), mixed, acc, ml, row, ROWS, R)
-            acc += ROWS * 256
-            ml += 2 * ROWS
+            _store_partial(highest, tl.sum(tl.sum(total, axis=1), axis=0), mixed, acc, ml, count, R)
+            acc += R * 256
+            ml += R * 2
             unit += 1
             border = tl.minimum(unit_begin(unit + 1), last)
             highest = tl.full([R], _LOWEST, tl.float32)
@@ -227,11 +225,11 @@ def _attend(
 
 
 @triton.jit
-def _store_partial(highest, total, mixed, acc, ml, row, ROWS, R: tl.constexpr):
-    """acc [ROWS, 256], ml [ROWS, 2] of a unit: queries row .. that exist."""
-    n = row + tl.arange(0, R)
-    tl.store(ml + n * 2, highest, mask=n < ROWS)
-    tl.store(ml + n * 2 + 1, total, mask=n < ROWS)
+def _store_partial(highest, total, mixed, acc, ml, count, R: tl.constexpr):
+    """acc [R, 256], ml [R, 2] of a unit: the queries that exist."""
+    n = tl.arange(0, R)
+    tl.store(ml + n * 2, highest, mask=n < count)
+    tl.store(ml + n * 2 + 1, total, mask=n < count)
     # warp, word, b1, b0, g, query 8 j + 2 t + x: a lane has 8 g + 4 word + 2 b1 + b0 of columns 64 w .. The compiler
     # deals dimensions to lanes, then warps, from the first on, and so finds everything in its place.
     x = mixed.reshape([4, 2, 4, 8, R // 8, 4, 2]).permute([5, 3, 0, 4, 6, 1, 2])  # t, g, w, j, x, word, b
@@ -242,39 +240,37 @@ def _store_partial(highest, total, mixed, acc, ml, row, ROWS, R: tl.constexpr):
     e = tl.arange(0, 2)[None, None, None, None, :, None, None]
     word = tl.arange(0, 2)[None, None, None, None, None, :, None] * 4
     b = tl.arange(0, 4)[None, None, None, None, None, None, :]
-    query = row + j + e + t
-    tl.store(acc + query * 256 + (w + g + word + b), x, mask=query < ROWS)
+    query = j + e + t
+    tl.store(acc + query * 256 + (w + g + word + b), x, mask=query < count)
 
 
 @triton.jit
 def _merge_group(
-    acc, ml, group_acc, group_ml, counters, second, out, lane, head, pair, row, group, done, count, stride2, plane,
-    width_bits, units, groups, L, GROUP: tl.constexpr, R: tl.constexpr,
+    acc, ml, group_acc, group_ml, counters, second, out, lane, head, slot, place, row, count, group, done, all_units,
+    stride2, plane, width_bits, L, GROUP: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
-    """Count `done` units of a group of a lane and key head; whoever counts the last merges, see above. `count` units in
-    all, queries row .. row + R - 1."""
-    ROWS = L * GROUP
-    all_groups = (count + _MERGED - 1) // _MERGED
-    members = tl.minimum(count - group * _MERGED, _MERGED)
-    slot = pair.to(tl.int64) * units + group * _MERGED
-    from_acc = acc + slot * (ROWS * 256)
-    from_ml = ml + slot * (2 * ROWS)
-    place = pair.to(tl.int64) * groups
+    """Count `done` units of a group of a lane and key head; whoever counts the last merges, see above. Queries
+    [row, row + count), `all_units` units, the first one's results at `slot` and the first group's at `place`."""
+    all_groups = (all_units + _MERGED - 1) // _MERGED
+    members = tl.minimum(all_units - group * _MERGED, _MERGED)
+    slot += group * _MERGED
+    from_acc = acc + slot * (R * 256)
+    from_ml = ml + slot * (R * 2)
     counter = counters + 1 + group
     due = tl.atomic_add(counter, done, sem="acq_rel", scope="gpu") + done == members
     whole = all_groups == 1
     while due:
         tl.store(counter, 0)
-        for begin in range(row, tl.minimum(row + R, ROWS), MERGED_ROWS):
+        for begin in range(0, count, MERGED_ROWS):
             query = merge_rows(begin)
-            highest, total, mixed = merged(from_acc, from_ml, members, query, ROWS)
+            highest, total, mixed = merged(from_acc, from_ml, members, query, count, R)
             if whole:
-                store_output(total, mixed, second, out, query, lane, head, stride2, plane, width_bits, L, GROUP)
+                store_output(
+                    total, mixed, second, out, query, row, count, lane, head, stride2, plane, width_bits, L, GROUP
+                )  # fmt: skip
             else:
                 to = place + group
-                store_merged(
-                    highest, total, mixed, group_acc + to * (ROWS * 256), group_ml + to * (2 * ROWS), query, ROWS
-                )  # fmt: skip
+                store_merged(highest, total, mixed, group_acc + to * (R * 256), group_ml + to * (R * 2), query, count)
         due = False
         if not whole:
             tl.debug_barrier()
@@ -282,8 +278,8 @@ def _merge_group(
             whole = True
             counter = counters
             members = all_groups
-            from_acc = group_acc + place * (ROWS * 256)
-            from_ml = group_ml + place * (2 * ROWS)
+            from_acc = group_acc + place * (R * 256)
+            from_ml = group_ml + place * (R * 2)
 
 
 # One column has a binary of its own, other numbers of columns share one.
@@ -336,6 +332,7 @@ def attention_round(
         codes += tl.program_id(0).to(tl.int64) * (R * 256)
         scales += tl.program_id(0) * (R * 4)
         row = block * R
+        count = tl.minimum(R, ROWS - row)
         while start < share_end:
             position = tl.sum(tl.where(lane == b, known, 0), axis=0)
             pages = (position + L + 63) // 64
@@ -357,23 +354,24 @@ def attention_round(
                 tl.debug_barrier()
                 _prepare(
                     first, second, query_norm, key_norm, eps, cos, sin, codes, scales, keys, values, key_scales,
-                    value_scales, table, b, h, position, page * 64, last * 64, row, tl.minimum(R, ROWS - row),
+                    value_scales, table, b, h, position, page * 64, last * 64, row, count,
                     stride, stride2, L, HKV, GROUP, HALF, INT8,
                 )  # fmt: skip
                 tl.debug_barrier()
-                pair = b * HKV + h
-                slot = pair.to(tl.int64) * units + unit
+                pair = (b * HKV + h) * BLOCKS + block
+                slot = pair.to(tl.int64) * units
                 _attend(
-                    keys, values, key_scales, value_scales, table, codes, scales, acc + slot * (ROWS * 256),
-                    ml + slot * (2 * ROWS), h, position, page, last, unit, row, L, HKV, GROUP, R, KEEP, INT8,
+                    keys, values, key_scales, value_scales, table, codes, scales, acc + (slot + unit) * (R * 256),
+                    ml + (slot + unit) * (R * 2), h, position, page, last, unit, row, count,
+                    L, HKV, GROUP, R, KEEP, INT8,
                 )  # fmt: skip
                 tl.debug_barrier()
                 for group in range(unit // _MERGED, (unit_end - 1) // _MERGED + 1):
                     done = tl.minimum(unit_end, group * _MERGED + _MERGED) - tl.maximum(unit, group * _MERGED)
                     _merge_group(
-                        acc, ml, group_acc, group_ml, counters + (pair * BLOCKS + block) * (groups + 1), second, out,
-                        b, h, pair, row, group, done, unit_from(pages), stride2, plane, width_bits, units,
-                        groups, L, GROUP, R,
+                        acc, ml, group_acc, group_ml, counters + pair * (groups + 1), second, out, b, h, slot,
+                        pair.to(tl.int64) * groups, row, count, group, done, unit_from(pages), stride2, plane,
+                        width_bits, L, GROUP, R,
                     )  # fmt: skip
             start += pages
             h += 1
