@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-ROUND_WARPS = 8
+ROUND_WARPS = 4
+ROUND_REGISTERS = 168  # per thread: three programs on a multiprocessor
+FOLD_UNROLL = 4
 HIDDEN_STEP = 1024  # values of x per step of the a and b projections
 CONVOLVE_WARPS = 4
 PREPARE_WARPS = 4
