@@ -48,7 +48,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variants, "SUB_BLOCKS", 2)
 
 
-@pytest.mark.parametrize(("prompt", "widths"), [(0, [1, 4]), (123, [4, 3, 1]), (127, [1, 2])], ids=str)
+@pytest.mark.parametrize(("prompt", "widths"), [(0, [1, 3]), (126, [3, 1]), (127, [1, 1])], ids=str)
 def test_rounds_match_the_oracle(prompt: int, widths: list[int]) -> None:
     """From nothing, over a block's end inside a round and between two."""
     p = layer(SHARED, prompt + sum(widths), exact=True, hidden=96)
@@ -64,18 +64,19 @@ def test_rounds_match_the_oracle(prompt: int, widths: list[int]) -> None:
 
 
 def test_a_column_does_not_see_how_it_was_dealt() -> None:
-    p = layer(ONE, 72)
+    p = layer(ONE, 67)
     results = []
-    for widths in ([12], [1] * 12, [5, 7]):
+    for widths in ([5], [1] * 5, [2, 3]):
         slots = p.slots(1)
-        p.chunk(slots, 0, 0, 60)
-        results.append(p.decode(slots, 0, 60, widths, **ROUND))
+        p.chunk(slots, 0, 0, 62)
+        results.append(p.decode(slots, 0, 62, widths, **ROUND))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 
 
+@pytest.mark.slow
 def test_lanes_run_together_as_alone() -> None:
-    p = layer(SMALL, 132)
+    p = layer(ONE, 132)
     positions = [126, 63, 0, 64]
     alone, together = p.slots(5), p.slots(5)
     for slots in (alone, together):
@@ -84,31 +85,40 @@ def test_lanes_run_together_as_alone() -> None:
                 p.chunk(slots, lane, 0, position)
     blocks = [position // 64 for position in positions]
     order = [2, 0, 3, 1]
-    single = [p.round(alone, [lane], [positions[lane]], [blocks[lane]], 3, **ROUND) for lane in order]
-    both = p.round(together, order, [positions[i] for i in order], [blocks[i] for i in order], 3, capacity=20, **ROUND)
+    single = [p.round(alone, [lane], [positions[lane]], [blocks[lane]], 2, **ROUND) for lane in order]
+    both = p.round(together, order, [positions[i] for i in order], [blocks[i] for i in order], 2, capacity=20, **ROUND)
     assert torch.equal(both, torch.cat(single))
 
 
+@pytest.mark.slow
 def test_rejected_columns_leave_nothing_behind() -> None:
     """The second round begins behind the block it folds and adds rows to places of that block's first ones."""
-    p, wrong = layer(SMALL, 100), layer(SMALL, 100, seed=9)
+    p, wrong = layer(ONE, 100), layer(ONE, 100, seed=9)
     plain, slots = p.slots(1), p.slots(1)
     for each in (plain, slots):
         p.chunk(each, 0, 0, 63)
     expected = p.decode(plain, 0, 63, [15, 2, 1], **ROUND)
     position, block = 63, 0
-    for accepted in (15, 2, 1):
-        mixed = layer(SMALL, 100)
+    for accepted, columns in ((15, 16), (2, 4), (1, 1)):
+        mixed = layer(ONE, 100)
         for part in ("first", "second", "n"):
             getattr(mixed, part)[position + accepted :] = getattr(wrong, part)[position + accepted :]
-        out = mixed.round(slots, [0], [position], [block], 16 if accepted > 1 else 1, **ROUND)[:accepted]
+        out = mixed.round(slots, [0], [position], [block], columns, **ROUND)[:accepted]
         assert torch.equal(out, expected[position - 63 : position - 63 + accepted])
         block = position // 64
         position += accepted
     assert torch.equal(slots.s, plain.s)
 
 
-@pytest.mark.parametrize(("shape", "tokens"), [(SMALL, 1), (SHARED, 130), (SMALL, 192)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "tokens"),
+    [
+        (SHARED, 130),
+        pytest.param(SMALL, 1, marks=pytest.mark.slow),
+        pytest.param(SMALL, 192, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
 def test_chunks_match_the_oracle(shape: GdnShape, tokens: int) -> None:
     p = layer(shape, tokens + 2, exact=True)
     boundary = tokens // 64 * 64
@@ -123,15 +133,15 @@ def test_chunks_match_the_oracle(shape: GdnShape, tokens: int) -> None:
 
 
 def test_chunks_of_any_size_give_the_same_bits() -> None:
-    p = layer(ONE, 330)
+    p = layer(ONE, 200)
     slots, other = p.slots(1), p.slots(1)
-    whole = p.chunk(slots, 0, 0, 330, **CHUNK)
-    cuts = [0, 64, 192, 330]
+    whole = p.chunk(slots, 0, 0, 200, **CHUNK)
+    cuts = [0, 64, 200]
     parts = [p.chunk(other, 0, begin, end, **CHUNK) for begin, end in pairwise(cuts)]
     assert torch.equal(torch.cat(parts), whole)
     for ours, theirs in zip((other.s, other.open_u, other.open_g), (slots.s, slots.open_u, slots.open_g), strict=True):
         assert torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
-    last = [position % RING for position in (327, 328, 329)]
+    last = [position % RING for position in (197, 198, 199)]
     assert torch.equal(other.ring[:, last], slots.ring[:, last])
 
 

@@ -14,9 +14,11 @@ pytest.importorskip("triton", reason="Triton is published for Linux only")
 CASES = Path(__file__).with_name("interpreted.py")
 
 
-def test_the_triton_routes_on_a_cpu() -> None:
+@pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_the_triton_routes_on_a_cpu(marked: str) -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(CASES)]
-    done = subprocess.run(command, env=environment, cwd=CASES.parents[3], capture_output=True, text=True, timeout=300)
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marked]
+    command = [sys.executable, "-m", "pytest", *options, str(CASES)]
+    done = subprocess.run(command, env=environment, cwd=CASES.parents[3], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
