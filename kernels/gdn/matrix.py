@@ -53,7 +53,9 @@ def matrix(chip: Chip) -> Iterator[Variant]:
         | {"queries": "bf16", "keys": "bf16", "values": "bf16"},
         widths | {"KEY_ROWS": KEY_ROWS, "RING": RING, "APART": APART},
         warps=variants.CONVOLVE_WARPS,
+        registers=variants.CONVOLVE_REGISTERS,
         dependent=False,
+        stack_bytes=variants.CONVOLVE_STACK_BYTES,
     )
     yield Variant(
         "prepare",
@@ -62,6 +64,7 @@ def matrix(chip: Chip) -> Iterator[Variant]:
         | {"inverses": "bf16", "inside": "bf16", "factors": "fp32"},
         {"DK": WIDTH, "ROWS": ROWS},
         warps=variants.PREPARE_WARPS,
+        registers=variants.PREPARE_REGISTERS,
         dependent=False,
         floats=frozenset({"scale"}),
         stack_bytes=variants.PREPARE_STACK_BYTES,

@@ -62,21 +62,44 @@ def _unit_lower_inverse(a):
 
 
 @triton.jit
-def _mixed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING: tl.constexpr):
-    """Convolution and SiLU of rows [64, columns], rounded once; zero beyond the chunk. Before it stands the ring."""
-    total = tl.zeros([64, column.shape[0]], tl.float32)
-    for j in tl.static_range(4):
-        at = token - 3 + j
-        fresh = tl.load(
-            source + at.to(tl.int64)[:, None] * stride + column[None, :],
-            mask=((at >= 0) & (at < tokens))[:, None], other=0.0,
-        )  # fmt: skip
+def _tap_rows(
+    source, ring, token, j, tokens, begin, stride, column, channel, channels, RING: tl.constexpr, FIRST: tl.constexpr
+):  # fmt: skip
+    """What tap j multiplies, [64, columns]. Only rows of a chunk's FIRST block may reach into the ring before it."""
+    at = token - 3 + j
+    rows = tl.load(
+        source + at.to(tl.int64)[:, None] * stride + column[None, :], mask=((at >= 0) & (at < tokens))[:, None],
+        other=0.0,
+    ).to(tl.float32)  # fmt: skip
+    if FIRST:
         kept = tl.load(
             ring + ((begin + at) % RING)[:, None] * channels + channel[None, :],
             mask=((at < 0) & (begin + at >= 0))[:, None], other=0.0,
         )  # fmt: skip
+        rows += kept.to(tl.float32)
+    return rows
+
+
+@triton.jit
+def _summed_rows(
+    source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING: tl.constexpr, FIRST: tl.constexpr
+):  # fmt: skip
+    """The sum over taps; fused by hand, for it must round alike in every block."""
+    total = tl.zeros([64, column.shape[0]], tl.float32)
+    for j in tl.static_range(4):
+        rows = _tap_rows(source, ring, token, j, tokens, begin, stride, column, channel, channels, RING, FIRST)
         tap = tl.load(taps + j * channels + channel)
-        total += (fresh.to(tl.float32) + kept.to(tl.float32)) * tap[None, :]
+        total = tl.fma(rows, tap[None, :] + tl.zeros_like(rows), total)
+    return total
+
+
+@triton.jit
+def _mixed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, opens, RING: tl.constexpr):
+    """Convolution and SiLU of rows [64, columns], rounded once; zero beyond the chunk. `opens`: its first block."""
+    if opens:
+        total = _summed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING, True)
+    else:
+        total = _summed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING, False)
     return tl.where((token < tokens)[:, None], silu(total), 0.0).to(tl.bfloat16)
 
 
@@ -96,10 +119,13 @@ def convolve_blocks(
     row = tl.arange(0, 64)
     token = (first_block + local) * 64 + row
     channels = 2 * key_heads * DK + heads * DV
+    opens = first_block + local == 0
     if index < 2 * key_heads:
         d = tl.arange(0, DK)
         channel = index * DK + d
-        rows = _mixed_rows(first, ring, taps, token, tokens, begin, first_stride, channel, channel, channels, RING)
+        rows = _mixed_rows(
+            first, ring, taps, token, tokens, begin, first_stride, channel, channel, channels, opens, RING
+        )
         at = row[:, None] * DK + d[None, :]
         if index < key_heads:
             tl.store(queries + (local * key_heads + index) * (64 * DK) + at, rows)
@@ -115,7 +141,7 @@ def convolve_blocks(
         column = value_head * DV + e
         value_channel = 2 * key_heads * DK + column
         values_mixed = _mixed_rows(
-            second, ring, taps, token, tokens, begin, second_stride, column, value_channel, channels, RING
+            second, ring, taps, token, tokens, begin, second_stride, column, value_channel, channels, opens, RING
         )
         to = values + (local * heads + value_head).to(tl.int64) * (DV * 64)
         tl.store(to + e[:, None] * 64 + row[None, :], tl.trans(values_mixed))
@@ -278,5 +304,5 @@ def finish_rows(
             d = tl.arange(0, DK)[None, :]
             for both in tl.static_range(2):
                 channel = (both * key_heads + head) * DK + d
-                value = tl.load(first + at * first_stride + channel, mask=kept, other=0.0)
-                tl.store(to + channel, value, mask=kept)
+                key_rows = tl.load(first + at * first_stride + channel, mask=kept, other=0.0)
+                tl.store(to + channel, key_rows, mask=kept)

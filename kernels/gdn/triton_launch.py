@@ -99,7 +99,7 @@ class Chunk:
             self.first.shape[0], self.begin, block, slots.key_heads, slots.value_heads,
             self.first.stride(0) // self.apart, self.second.stride(0) // self.apart,
             DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, RING=RING, APART=self.apart,
-            num_warps=variants.CONVOLVE_WARPS,
+            num_warps=variants.CONVOLVE_WARPS, maxnreg=variants.CONVOLVE_REGISTERS,
         )  # fmt: skip
 
     def prepare(self, block: int, blocks: int) -> None:
@@ -109,7 +109,7 @@ class Chunk:
             part.queries, part.keys, part.inverses, part.inside, part.factors,
             self.first.shape[0], self.begin, block, slots.key_heads, slots.value_heads,
             self.ab_rows.stride(0), slots.key_width**-0.5,
-            DK=slots.key_width, ROWS=ROWS, num_warps=variants.PREPARE_WARPS,
+            DK=slots.key_width, ROWS=ROWS, num_warps=variants.PREPARE_WARPS, maxnreg=variants.PREPARE_REGISTERS,
         )  # fmt: skip
 
     def scan(self, block: int, blocks: int) -> None:

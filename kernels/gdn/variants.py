@@ -6,17 +6,20 @@ ROUND_WARPS = 4
 ROUND_REGISTERS = 168  # per thread: three programs on a multiprocessor
 FOLD_UNROLL = 4
 HIDDEN_STEP = 1024  # values of x per step of the a and b projections
-CONVOLVE_WARPS = 4
+CONVOLVE_WARPS = 8
+CONVOLVE_REGISTERS = 80  # three programs on a multiprocessor, too
 PREPARE_WARPS = 4
+PREPARE_REGISTERS = 168  # three
 SCAN_WARPS = 4
 SCAN_VALUES = 64  # value rows of the state per program of the scan
 SCAN_STAGES = 3  # blocks of operands in shared memory at a time, where there is room for them; no bit depends on it
 SCAN_SHARED_BYTES = 230920
-FINISH_WARPS = 4
+FINISH_WARPS = 8
 SUB_BLOCKS = 32  # blocks of 64 tokens that a chunk works on at a time: bounds the scratch
 
 # Local memory per thread that is tolerated, in bytes.
 ROUND_STACK_BYTES = 384
+CONVOLVE_STACK_BYTES = 32
 PREPARE_STACK_BYTES = 256
 SCAN_STACK_BYTES = 1024
 

@@ -23,7 +23,10 @@ ROUNDED = Tolerance(2 * BF16_ROUNDED.relative, 2e-3)
 EXACT = Tolerance(BF16_ROUNDED.relative, 1e-4)
 STATE = Tolerance(FP32_RECURRENCE.relative, 2e-5)
 CHUNK_STATE = Tolerance(FP32_RECURRENCE.relative, 6e-5)
-CHUNK_STRONG_STATE = Tolerance(FP32_RECURRENCE.relative, 2e-4)  # equal keys: u is a small difference
+# Equal keys: every row's u is a difference of values near 30, twelve times the largest element of the state; rounding
+# these to 17 bits leaves an error of 2^-17 of them in each. 64 such rows add up along one key (0.15 an element): about
+# 1e-4 of the largest element on average, and 800,000 elements go up to four or five times that.
+CHUNK_STRONG_STATE = Tolerance(FP32_RECURRENCE.relative, 5e-4)
 
 
 @pytest.fixture(autouse=True)
