@@ -38,10 +38,8 @@ def matrix(chip: Chip) -> Iterator[Variant]:
             widths
             | {"KEY_ROWS": KEY_ROWS, "ROWS": ROWS, "RING": RING, "COLUMNS": MAX_COLUMNS}
             | {"STEPS": -(-hidden // variants.HIDDEN_STEP), "STEP": variants.HIDDEN_STEP}
-            | {"UNROLL": variants.FOLD_UNROLL}
             | {"DEPENDENT": chip.dependent_launch},
             warps=variants.ROUND_WARPS,
-            registers=variants.ROUND_REGISTERS,
             dependent=chip.dependent_launch,
             floats=frozenset({"x_eps", "eps", "scale"}),
             stack_bytes=variants.ROUND_STACK_BYTES,

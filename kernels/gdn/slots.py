@@ -17,8 +17,8 @@ MAX_COLUMNS = 16  # of one lane in one round
 TAPS = 4
 # A block and the columns of a round behind it.
 ROWS = BLOCK + MAX_COLUMNS
-# Programs of several value heads read the rows of a key head while the first of them writes those of the round. It may
-# begin up to 15 rows behind the block that is read, so its last row is 95th.
+# Programs of several value heads read the rows of a key head while one of them writes those of the round. It may begin
+# up to 15 rows behind the block that is read, so its last row is 95th.
 KEY_ROWS = BLOCK + 2 * MAX_COLUMNS
 RING = 2 * MAX_COLUMNS  # three columns before the round, and those of the round
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-ROUND_WARPS = 4
-ROUND_REGISTERS = 168  # per thread: three programs on a multiprocessor
-FOLD_UNROLL = 4
+ROUND_WARPS = 8
 HIDDEN_STEP = 1024  # values of x per step of the a and b projections
 CONVOLVE_WARPS = 8
 CONVOLVE_REGISTERS = 80  # three programs on a multiprocessor, too
