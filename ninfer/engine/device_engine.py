@@ -420,7 +420,13 @@ class DeviceEngine:
         for at, lane in enumerate(self._lanes[:rows]):
             storage[0, at], storage[1, at], storage[2, at] = at, lane.frontier, lane.state_block
         shared.inputs.storage.copy_(storage)
-        return Round(layout.config, self._weights, self._cache, shared, self._public_ids, rows, per_lane)
+        round_ = Round(layout.config, self._weights, self._cache, shared, self._public_ids, rows, per_lane)
+        if self._device.type == "cuda":
+            with torch.inference_mode():
+                round_.launch(torch.zeros(rows * per_lane, dtype=torch.int32, device=self._device))
+            torch.cuda.synchronize(self._device)
+            self._prefer_cache()
+        return round_
 
 
 def _drawn(results: Tensor, lanes: tuple[int, ...]) -> tuple[Drawn, ...]:
