@@ -3,9 +3,10 @@
 Columns  x [T, K] lies as [groups, K / 32, width, 32]: 32 values of a token fill two sectors of memory, tokens follow,
          and the lanes of a warp read whole lines. `width` is 1, 8 or 16, the smallest that holds the tokens; more than
          16 are groups of 16. A route is compiled per width. Rows beyond K are zero for ever.
-Sums     [slots, blocks of 8 columns, row tiles, 128] fp32; element 4 (4 g + t) + 2 r + e of a tile is row 8 r + g and
+Sums     [blocks of 8 columns, row tiles, slots, 128] fp32; element 4 (4 g + t) + 2 r + e of a slot is row 8 r + g and
          column 2 t + e, as the matrix unit holds them. Which slots of a tile are written depends on the schedule alone;
-         the others keep the zeros of their allocation, and whoever adds the slots need not know.
+         the others keep the zeros of their allocation, and whoever adds the slots need not know. A product that
+         finishes its sums finds and leaves zero bits in all slots: see `triton_stream`.
 Squares  [2, capacity] int64: the sum of squares of a column is squares[0] + squares[1] / 2**50. Every 16 rows give a
          sum in fp32, and these are added as integers, without rounding: so many programs may add in any order, and a
          reader loads two numbers instead of one for every block of rows. Each sum counts up to 2**54, in steps of
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.low_bit_linear.packing import TILE_ROWS
-from ninfer.kernels.low_bit_linear.schedule import Schedule, deal
+from ninfer.kernels.low_bit_linear.schedule import Schedule, deal, slots_for
 from ninfer.kernels.numerics.activations import reciprocal_root
 
 WIDTHS = (1, 8, 16)
@@ -74,9 +75,9 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialSums:
-    """storage [slots, blocks, tiles, 128] fp32; rows: N
+    """storage [blocks, tiles, slots, 128] fp32; rows: N
 
-    counters  [groups of 16 columns, tiles] int32: how many programs have written their sums of a tile; zero between
+    counters  [groups of 16 columns, tiles] int32: how many programs have issued their sums of a tile; zero between
               launches
     """
 
@@ -87,7 +88,7 @@ class PartialSums:
 
     @property
     def slots(self) -> int:
-        return self.storage.shape[0]
+        return self.storage.shape[2]
 
 
 def columns_buffer(columns: int, tokens: int, device: torch.device | str, eps: float | None = None) -> Columns:
@@ -105,14 +106,16 @@ def columns_buffer(columns: int, tokens: int, device: torch.device | str, eps: f
 def partial_sums(weights: Sequence[LowBitWeight], tokens: int, programs: int) -> tuple[PartialSums, ...]:
     """Cleared sums for matrices that share a launch of `programs` programs, for up to `tokens` columns each.
 
-    One set serves every matrix of the same shape and every width up to `tokens`, as long as launches follow each other.
+    One set serves every matrix of the same shape and every width up to `tokens`, as long as launches follow each other
+    and are all of one kind: `op.multiply` leaves its sums behind, which other products would take for theirs.
     """
     schedules = deal([(weight.words.shape[0], weight.words.shape[1]) for weight in weights], programs)
     blocks, groups = -(-tokens // 8), -(-tokens // WIDTHS[-1])
+    slots = max(slots_for(schedule.slots) for schedule in schedules)
     sums = []
     for weight, schedule in zip(weights, schedules, strict=True):
         device = weight.words.device
-        storage = torch.zeros(schedule.slots, blocks, schedule.tiles, 128, device=device)
+        storage = torch.zeros(blocks, schedule.tiles, slots, 128, device=device)
         counters = torch.zeros(groups, schedule.tiles, dtype=torch.int32, device=device)
         sums.append(PartialSums(storage, counters, weight.rows, schedule))
     return tuple(sums)
@@ -139,18 +142,18 @@ def from_columns(x: Columns, tokens: int) -> Tensor:
 def write_sums(product: Tensor, out: PartialSums) -> None:
     """Write a whole product [T, N] fp32 as the first slot."""
     tokens, rows = product.shape
-    _, blocks, count, _ = out.storage.shape
+    blocks, count, _, _ = out.storage.shape
     padded = torch.zeros(blocks * 8, count * 16, device=product.device)
     padded[:tokens, :rows] = product
     fragments = padded.reshape(blocks, 4, 2, count, 2, 8)  # block, t, e, tile, r, g
-    out.storage[0] = fragments.permute(0, 3, 5, 1, 4, 2).reshape(blocks, count, 128)
+    out.storage[:, :, 0] = fragments.permute(0, 3, 5, 1, 4, 2).reshape(blocks, count, 128)
 
 
 def add_slots(sums: PartialSums, tokens: int) -> Tensor:
     """Slots added in order, [T, N] fp32."""
-    total = sums.storage[0]
+    total = 0.0 + sums.storage[:, :, 0]
     for slot in range(1, sums.slots):
-        total = total + sums.storage[slot]
+        total = total + sums.storage[:, :, slot]
     blocks, count, _ = total.shape
     fragments = total.reshape(blocks, count, 8, 4, 2, 2)  # block, tile, g, t, r, e
     whole = fragments.permute(0, 3, 5, 1, 4, 2).reshape(blocks * 8, count * 16)

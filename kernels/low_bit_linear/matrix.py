@@ -14,7 +14,7 @@ from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.low_bit_linear import triton_products, triton_separate, variants
 from ninfer.kernels.low_bit_linear.buffers import WIDTHS
 from ninfer.kernels.low_bit_linear.packing import PACKINGS, tiles
-from ninfer.kernels.low_bit_linear.schedule import deal
+from ninfer.kernels.low_bit_linear.schedule import deal, slots_for
 from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise
 from ninfer.kernels.low_bit_linear.triton_head import block_keys, merge_keys
 
@@ -37,16 +37,17 @@ GATE: tuple[Launch, ...] = (((34816, 5120, 4),), ((34816, 5120, 8),), ((1024, 20
 # registers. Six bits a weight: an invariant of the loop does not fit.
 STACK_BYTES = {16: 96}
 STACK_BYTES_SIX = 16
-# Shuffles and narrow loads behind the loop, for one block of eight columns: rows of squares, residual and weights.
-AFTER = {"rows": (0, 8), "gate": (0, 4), "residual": (12, 12)}
+# Shuffles and narrow loads behind the loop: sums of squares, the residual, weights, for the tiles at both ends of a run
+# and for those between, which are finished by code of their own.
+AFTER = {"rows": (0, 16), "gate": (0, 8), "residual": (18, 18)}
 
 
 @cache
-def slots_of(launch: Launch, chip: Chip) -> tuple[int, ...]:
-    """Slots of each matrix of a launch on a chip."""
+def slots_of(launch: Launch, chip: Chip) -> int:
+    """Slots of the tiles of a launch on a chip."""
     programs = chip.multiprocessors * variants.PROGRAMS_PER_MULTIPROCESSOR
     shapes = [(tiles(rows), PACKINGS[bits].quanta(columns)) for rows, columns, bits in launch]
-    return tuple(schedule.slots for schedule in deal(shapes, programs))
+    return max(slots_for(schedule.slots) for schedule in deal(shapes, programs))
 
 
 def matrix(chip: Chip) -> Iterator[Variant]:
@@ -65,7 +66,7 @@ def reference(chip: Chip) -> Iterator[Variant]:
     """What only the benchmark launches: one of each, for the kernels share their functions with `matrix`."""
     dependent = chip.dependent_launch
     pointers = {"x": "bf16", "words": "i32", "part": "fp32"}
-    constants: dict[str, object] = {"BITS": 4, "WIDTH": 8, "DEPENDENT": dependent}
+    constants: dict[str, object] = {"BITS": 4, "WIDTH": 8, "SLOTS": 4, "DEPENDENT": dependent}
     yield _streaming("product", triton_separate.stream_one, pointers, constants)
     pointers = pointers | {"words2": "i32", "part2": "fp32"}
     yield _streaming("two products", triton_separate.stream_two, pointers, constants | {"BITS2": 5})
@@ -88,7 +89,7 @@ def _products(chip: Chip) -> Iterator[Variant]:
         common: dict[str, object] = {"WIDTH": width, "DEPENDENT": chip.dependent_launch}
         base = {"x": "bf16", "words": "i32", "part": "fp32", "counters": "i32", "squares": "i64"}
         for launch in ROWS:
-            slots = variants.slots_for(max(slots_of(launch, chip)))
+            slots = slots_of(launch, chip)
             pointers = base | {"out": "fp32" if launch[0][0] in HEADS else "bf16"}
             constants = common | {"BITS": launch[0][2], "SLOTS": slots, "NORMED": True}
             kernel = triton_products.product_rows_one
@@ -98,12 +99,12 @@ def _products(chip: Chip) -> Iterator[Variant]:
                 pointers |= {"words2": "i32", "part2": "fp32", "counters2": "i32", "out2": pointers["out"]}
             yield _streaming("rows", kernel, pointers, constants, frozenset({"eps"}))
         for launch in GATE:
-            slots = variants.slots_for(max(slots_of(launch, chip)))
+            slots = slots_of(launch, chip)
             constants = common | {"BITS": launch[0][2], "SLOTS": slots, "NORMED": True}
             kernel = triton_products.product_silu_mul
             yield _streaming("gate", kernel, base | {"out": "bf16"}, constants, frozenset({"eps"}))
         for launch in RESIDUAL:
-            slots = variants.slots_for(max(slots_of(launch, chip)))
+            slots = slots_of(launch, chip)
             constants = common | {"BITS": launch[0][2], "SLOTS": slots}
             pointers = base | {"out": "bf16", "residual": "bf16", "weight": "fp32", "cleared": "i64"}
             yield _streaming("residual", triton_products.product_residual, pointers, constants)

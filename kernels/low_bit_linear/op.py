@@ -229,7 +229,7 @@ def _check(x: Columns, tokens: int, products: Sequence[Product]) -> None:
     for product in products:
         assert product.weight.columns == x.columns
         assert product.sums.rows == product.weight.rows
-        assert product.sums.storage.shape[1] * 8 >= tokens
+        assert product.sums.storage.shape[0] * 8 >= tokens
 
 
 def _check_out(x: Columns, tokens: int, out: Columns) -> None:

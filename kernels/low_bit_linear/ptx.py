@@ -18,6 +18,9 @@ SCALES_CONSTRAINTS = "=f,=f,r"
 # Keeps the loads above it above it: without this, ptxas sinks a prefetch to just before its use in the next iteration.
 ORDER_POINT = "bar.warp.sync 0xffffffff; mov.b32 $0, $1;"
 OPAQUE = "mov.b32 $0, $1;"
+# $1, but not known to be the same in all lanes: of a loop whose numbers are, ptxas 12.8 lets the prefetched words and
+# the columns of 16 tokens share counters, so that the first product waits for both.
+VARYING = "{ .reg .b32 l; mov.b32 l, %laneid; shr.b32 l, l, 5; add.u32 $0, $1, l; }"
 ORDER_POINT_CONSTRAINTS = "=r,r"
 
 

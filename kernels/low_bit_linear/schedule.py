@@ -12,6 +12,12 @@ from dataclasses import dataclass
 
 # Small matrices get fewer programs than fit: each part of a row tile costs its reader as much as the tile itself.
 PROGRAMS_PER_TILE = 8
+INVERSE_BITS = 30
+
+
+def inverse(divisor: int) -> int:
+    """i with n * i >> 30 = n // divisor, or one more, for 0 <= n < 2**30: programs divide by multiplication."""
+    return (1 << INVERSE_BITS) // divisor + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +60,9 @@ def deal(shapes: Sequence[tuple[int, int]], programs: int) -> tuple[Schedule, ..
         dealt.append(Schedule(tiles, quanta, share))
         left, total = left - share, total - count
     return tuple(dealt)
+
+
+def slots_for(slots: int) -> int:
+    """The slots to allocate and to compile for, for a launch whose tiles have up to `slots`: a power of two, at least
+    two. A finisher asks for all at once; those a tile does not have cost an instruction."""
+    return max(2, 1 << (slots - 1).bit_length())

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from ninfer.kernels.low_bit_linear import buffers
-from ninfer.kernels.low_bit_linear.triton_fragments import opaque
+from ninfer.kernels.low_bit_linear.triton_fragments import minus_zero, opaque, order_point
 
 _LARGEST = tl.constexpr(buffers.SQUARES_LARGEST)
 _SCALE = tl.constexpr(float(1 << buffers.SQUARES_BITS))
@@ -28,16 +28,65 @@ def _lanes():
 
 
 @triton.jit
-def add_slots(part, tile, column_block, blocks, tiles, tokens, count, SLOTS: tl.constexpr):
-    """The first `count` slots added in order, [128]; 16 bytes per lane, past a cache that may be stale. Zero for
-    columns without a token, which may have no slots."""
-    count = tl.where(column_block * 8 < tokens, count, 0)
-    at = part + (column_block.to(tl.int64) * tiles + tile) * 128 + tl.arange(0, 128)
-    stride = blocks.to(tl.int64) * tiles * 128
-    total = tl.load(at, mask=count > 0, other=0.0, cache_modifier=".cg")
-    for slot in tl.static_range(1, SLOTS):
-        total += tl.load(at + slot * stride, mask=slot < count, other=0.0, cache_modifier=".cg")
+def _slots_at(part, tile, column_block, tiles, tokens, SLOTS: tl.constexpr):
+    """Where a tile's first slot lies, [128], and which elements exist; 16 bytes per lane."""
+    element = tl.arange(0, 128)
+    at = part + (column_block * tiles + tile).to(tl.int64) * (SLOTS * 128) + element
+    return at, column_block * 8 + element // 4 % 4 * 2 < tokens
+
+
+@triton.jit
+def add_slots(part, tile, column_block, tiles, tokens, SLOTS: tl.constexpr):
+    """All slots added in order, [128], of a launch that has ended. Zero for columns without a token, which may have no
+    slots. To begin with zero turns -0.0 into 0.0."""
+    at, exists = _slots_at(part, tile, column_block, tiles, tokens, SLOTS)
+    total = tl.zeros([128], tl.float32)
+    for slot in tl.static_range(SLOTS):
+        total += tl.load(at + slot * 128, mask=exists, other=0.0)
     return total
+
+
+@triton.jit
+def add_landed_slots(
+    part, tile, count, column_block, tiles, tokens, SLOTS: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr
+):  # fmt: skip
+    """The first `count` slots, PARTS at most, of COUNT tiles added in order, [128] each, as soon as every word of them
+    is there. Zero for columns without a token."""
+    totals = ()
+    for _ in tl.static_range(COUNT):
+        totals = totals + (tl.zeros([128], tl.float32),)
+    missing = 1
+    while missing > 0:
+        values = ()
+        for i in tl.static_range(COUNT):
+            at, exists = _slots_at(part, tile[i], column_block, tiles, tokens, SLOTS)
+            for slot in tl.static_range(PARTS):
+                # What is not asked for is -0.0: it is not absent and changes no sum.
+                needed = exists & (slot < count[i])
+                values = values + (tl.load(at + slot * 128, mask=needed, other=minus_zero(128), volatile=True),)
+        order_point(missing)  # all are on their way before the first is looked at
+        least = tl.full([128], 1, tl.uint32)
+        sums = ()
+        for i in tl.static_range(COUNT):
+            total = tl.zeros([128], tl.float32)
+            for slot in tl.static_range(PARTS):
+                value = values[i * PARTS + slot]
+                least = tl.minimum(least, value.to(tl.uint32, bitcast=True))
+                total += value
+            sums = sums + (total,)
+        totals = sums
+        missing = tl.sum((least == 0).to(tl.int32))
+    return totals
+
+
+@triton.jit
+def clear_slots(part, tile, count, column_block, tiles, tokens, SLOTS: tl.constexpr, PARTS: tl.constexpr):
+    """Zero in the first `count` slots, for the next launch."""
+    # Computed anew: addresses kept from the loads would not fit into the registers.
+    at, exists = _slots_at(part, opaque(tile), column_block, tiles, tokens, SLOTS)
+    slot = tl.arange(0, PARTS)[:, None]
+    zeros = tl.zeros([PARTS, 128], tl.float32)
+    tl.store(at[None, :] + slot * 128, zeros, mask=exists[None, :] & (slot < count))
 
 
 @triton.jit
@@ -48,24 +97,52 @@ def lane_columns(column_block):
 
 
 @triton.jit
-def norm_factor(squares, capacity, column, columns_normed, eps):
-    """1 / root mean square of columns of x, from squares [2, capacity] int64; `column` is of any shape."""
-    whole = tl.load(squares + column).to(tl.float32)
-    fraction = tl.load(squares + capacity + column).to(tl.float32)
-    return 1.0 / tl.sqrt((whole + fraction * _UNIT) / columns_normed + eps)
+def _column_squares(squares, capacity, column):
+    return tl.load(squares + column), tl.load(squares + capacity + column)
 
 
 @triton.jit
-def tile_factors(squares, capacity, column_block, columns_normed, eps, NORMED: tl.constexpr):
-    """The factors of each lane's two columns."""
+def _factor(parts, columns_normed, eps):
+    whole, fraction = parts
+    return 1.0 / tl.sqrt((whole.to(tl.float32) + fraction.to(tl.float32) * _UNIT) / columns_normed + eps)
+
+
+@triton.jit
+def norm_factor(squares, capacity, column, columns_normed, eps):
+    """1 / root mean square of columns of x, from squares [2, capacity] int64; `column` is of any shape."""
+    return _factor(_column_squares(squares, capacity, column), columns_normed, eps)
+
+
+@triton.jit
+def tile_squares(squares, capacity, column_block, NORMED: tl.constexpr):
+    """What `tile_factors` needs from memory."""
     if NORMED:
         even, odd = lane_columns(column_block)
-        return (
-            norm_factor(squares, capacity, even, columns_normed, eps),
-            norm_factor(squares, capacity, odd, columns_normed, eps),
-        )
+        return (_column_squares(squares, capacity, even), _column_squares(squares, capacity, odd))
     else:
         return (1.0, 1.0)
+
+
+@triton.jit
+def tile_factors(loaded, columns_normed, eps, NORMED: tl.constexpr):
+    """The factors of each lane's two columns, from `tile_squares`."""
+    if NORMED:
+        return (_factor(loaded[0], columns_normed, eps), _factor(loaded[1], columns_normed, eps))
+    else:
+        return loaded
+
+
+@triton.jit
+def settled(factors, NORMED: tl.constexpr, WIDTH: tl.constexpr):
+    """The factors, computed here and not where they are used first."""
+    if NORMED:
+        even = opaque(factors[0].to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
+        if WIDTH == 1:
+            return (even, even)
+        else:
+            return (even, opaque(factors[1].to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True))
+    else:
+        return factors
 
 
 @triton.jit
@@ -134,25 +211,39 @@ def _residual_place(residual, column, tile, r: tl.constexpr, needed, rows, token
 
 
 @triton.jit
-def _residual_added(residual, sums, column, tile, r: tl.constexpr, needed, rows, tokens):
+def _residual_of(residual, column, tile, r: tl.constexpr, needed, rows, tokens):
     at, _, kept = _residual_place(residual, column, tile, r, needed, rows, tokens)
-    return (tl.load(at, mask=kept, other=0.0).to(tl.float32) + sums).to(residual.dtype.element_ty)
+    return tl.load(at, mask=kept, other=0.0)
 
 
 @triton.jit
-def add_residual(total, tile, column_block, needed, residual, rows, tokens):
-    """The new residual, rounded: four tensors in the order of `_quarters`."""
-    even, odd = _quarters(total)
+def load_residual(tile, column_block, needed, residual, rows, tokens):
+    """The residual of a tile: four tensors in the order of `_quarters`."""
     column, column_odd = lane_columns(column_block)
     return (
         (
-            _residual_added(residual, even[0], column, tile, 0, needed, rows, tokens),
-            _residual_added(residual, even[1], column, tile, 1, needed, rows, tokens),
+            _residual_of(residual, column, tile, 0, needed, rows, tokens),
+            _residual_of(residual, column, tile, 1, needed, rows, tokens),
         ),
         (
-            _residual_added(residual, odd[0], column_odd, tile, 0, needed, rows, tokens),
-            _residual_added(residual, odd[1], column_odd, tile, 1, needed, rows, tokens),
+            _residual_of(residual, column_odd, tile, 0, needed, rows, tokens),
+            _residual_of(residual, column_odd, tile, 1, needed, rows, tokens),
         ),
+    )
+
+
+@triton.jit
+def _rounded_sum(old, sums):
+    return (old.to(tl.float32) + sums).to(old.dtype)
+
+
+@triton.jit
+def add_residual(total, old):
+    """The new residual, rounded: four tensors in the order of `_quarters`."""
+    even, odd = _quarters(total)
+    return (
+        (_rounded_sum(old[0][0], even[0]), _rounded_sum(old[0][1], even[1])),
+        (_rounded_sum(old[1][0], odd[0]), _rounded_sum(old[1][1], odd[1])),
     )
 
 
@@ -186,45 +277,41 @@ def write_residual(
 
 @triton.jit
 def end_rows(
-    part, tile, count, block, blocks, tiles, tokens, squares, capacity, columns_normed, eps, out, rows,
-    WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr, COUNT: tl.constexpr,
+    part, tile, count, block, tiles, tokens, factors, out, rows,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    factors = tile_factors(squares, capacity, block, columns_normed, eps, NORMED)
-    totals = ()
-    for i in tl.static_range(COUNT):
-        totals = totals + (add_slots(part, tile[i], block, blocks, tiles, tokens, count[i], SLOTS),)
+    totals = add_landed_slots(part, tile, count, block, tiles, tokens, SLOTS, PARTS, COUNT)
     for i in tl.static_range(COUNT):
         write_rows(totals[i], factors, tile[i], block, count[i] > 0, out, rows, tokens, WIDTH)
+    for i in tl.static_range(COUNT):
+        clear_slots(part, tile[i], count[i], block, tiles, tokens, SLOTS, PARTS)
 
 
 @triton.jit
 def end_silu_mul(
-    part, tile, count, block, blocks, tiles, tokens, squares, capacity, columns_normed, eps, out, plane,
-    WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr, COUNT: tl.constexpr,
+    part, tile, count, block, tiles, tokens, factors, out, plane,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    factors = tile_factors(squares, capacity, block, columns_normed, eps, NORMED)
-    totals = ()
-    for i in tl.static_range(COUNT):
-        totals = totals + (add_slots(part, tile[i], block, blocks, tiles, tokens, count[i], SLOTS),)
+    totals = add_landed_slots(part, tile, count, block, tiles, tokens, SLOTS, PARTS, COUNT)
     for i in tl.static_range(COUNT):
         write_silu_mul(totals[i], factors, tile[i], block, count[i] > 0, out, plane, tokens, WIDTH)
+    for i in tl.static_range(COUNT):
+        clear_slots(part, tile[i], count[i], block, tiles, tokens, SLOTS, PARTS)
 
 
 @triton.jit
 def end_residual(
-    part, tile, count, block, blocks, tiles, tokens, residual, weight, out, squares, capacity, rows, plane,
-    WIDTH: tl.constexpr, SLOTS: tl.constexpr, COUNT: tl.constexpr,
+    part, tile, count, block, tiles, tokens, old, weights, residual, out, squares, capacity, rows, plane,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, PARTS: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    rounded, weights = (), ()
-    for i in tl.static_range(COUNT):
-        total = add_slots(part, tile[i], block, blocks, tiles, tokens, count[i], SLOTS)
-        weights = weights + (row_weights(weight, tile[i], rows),)
-        rounded = rounded + (add_residual(total, tile[i], block, count[i] > 0, residual, rows, tokens),)
+    totals = add_landed_slots(part, tile, count, block, tiles, tokens, SLOTS, PARTS, COUNT)
     for i in tl.static_range(COUNT):
         write_residual(
-            rounded[i], weights[i], tile[i], block, count[i] > 0, residual, out, squares, capacity, rows, plane, tokens,
-            WIDTH,
+            add_residual(totals[i], old[i]), weights[i], tile[i], block, count[i] > 0, residual, out, squares, capacity,
+            rows, plane, tokens, WIDTH,
         )  # fmt: skip
+    for i in tl.static_range(COUNT):
+        clear_slots(part, tile[i], count[i], block, tiles, tokens, SLOTS, PARTS)
 
 
 @triton.jit

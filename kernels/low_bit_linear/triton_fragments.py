@@ -33,6 +33,7 @@ _SCALES_OPERANDS = tl.constexpr(ptx.SCALES_CONSTRAINTS)
 _TWO_FLOATS = tl.constexpr((tl.float32, tl.float32))
 _ORDER_POINT = tl.constexpr(ptx.ORDER_POINT)
 _OPAQUE = tl.constexpr(ptx.OPAQUE)
+_VARYING = tl.constexpr(ptx.VARYING)
 _ORDER_POINT_OPERANDS = tl.constexpr(ptx.ORDER_POINT_CONSTRAINTS)
 
 
@@ -46,6 +47,18 @@ def order_point(z):
 def opaque(z):
     """`z`, any int32; what is computed from it is not taken for what was computed from `z` before."""
     return tl.inline_asm_elementwise(_OPAQUE, _ORDER_POINT_OPERANDS, [z], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def varying(z):
+    """`z`, any int32 scalar, as a value that lanes might hold differently."""
+    return tl.inline_asm_elementwise(_VARYING, _ORDER_POINT_OPERANDS, [z], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def minus_zero(COUNT: tl.constexpr):
+    """-0.0, [COUNT] fp32; a literal would lose its sign."""
+    return tl.full([COUNT], -(1 << 31), tl.int32).to(tl.float32, bitcast=True)
 
 
 @triton.jit

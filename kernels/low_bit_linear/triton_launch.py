@@ -15,6 +15,7 @@ from ninfer.kernels.low_bit_linear import triton_products, triton_separate, vari
 from ninfer.kernels.low_bit_linear.buffers import Columns, Norm, PartialSums, width_for
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.low_bit_linear.packing import PAIR_ROWS, TILE_ROWS
+from ninfer.kernels.low_bit_linear.schedule import inverse
 from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise as dequantise_kernel
 from ninfer.kernels.low_bit_linear.triton_head import block_keys, merge_keys
 
@@ -72,11 +73,11 @@ def product_rows(
     squares, *law = _norm_arguments(x.norm, sums)
     constants = {"WIDTH": x.width, "NORMED": x.norm is not None, "DEPENDENT": early}
     grid = (-(-tokens // x.width), sum(part.schedule.programs for _, part in products))
-    first = (x.storage.shape[1], tokens, sums.storage.shape[1], sums.schedule.quanta)
+    first = (x.storage.shape[1], tokens, *_schedule(sums))
     if len(products) == 1:
         triton_products.product_rows_one[grid](
-            x.storage, *_matrix(weight, sums), outs[0], squares, *first, *_programs(sums), weight.rows, *law,
-            BITS=weight.bits, SLOTS=variants.slots_for(sums.slots), **constants,
+            x.storage, *_matrix(weight, sums), outs[0], squares, *first, weight.rows, *law,
+            BITS=weight.bits, SLOTS=sums.slots, **constants,
             num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
         )  # fmt: skip
         return
@@ -84,8 +85,8 @@ def product_rows(
     _assert_together(weight, sums, weight2, sums2)
     triton_products.product_rows_two[grid](
         x.storage, *_matrix(weight, sums), outs[0], *_matrix(weight2, sums2), outs[1], squares, *first,
-        *_programs(sums), weight.rows, *_programs(sums2), weight2.rows, *law,
-        BITS=weight.bits, BITS2=weight2.bits, SLOTS=variants.slots_for(max(sums.slots, sums2.slots)), **constants,
+        weight.rows, *_more(sums2), weight2.rows, _both(sums, sums2), *law,
+        BITS=weight.bits, BITS2=weight2.bits, SLOTS=sums.slots, **constants,
         num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
     )  # fmt: skip
 
@@ -94,9 +95,9 @@ def product_silu_mul(x: Columns, tokens: int, weight: LowBitWeight, sums: Partia
     early = dependent(x.storage.device)
     squares, *law = _norm_arguments(x.norm, sums)
     triton_products.product_silu_mul[(-(-tokens // x.width), sums.schedule.programs)](
-        x.storage, *_matrix(weight, sums), out.storage, squares, x.storage.shape[1], tokens, sums.storage.shape[1],
-        sums.schedule.quanta, *_programs(sums), out.storage.shape[1], *law,
-        BITS=weight.bits, WIDTH=x.width, SLOTS=variants.slots_for(sums.slots),
+        x.storage, *_matrix(weight, sums), out.storage, squares, x.storage.shape[1], tokens,
+        *_schedule(sums), out.storage.shape[1], *law,
+        BITS=weight.bits, WIDTH=x.width, SLOTS=sums.slots,
         NORMED=x.norm is not None, DEPENDENT=early,
         num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
     )  # fmt: skip
@@ -109,9 +110,9 @@ def product_residual(
     early = dependent(x.storage.device)
     triton_products.product_residual[(-(-tokens // x.width), sums.schedule.programs)](
         x.storage, *_matrix(weight, sums), residual, norm_weight, out.storage, norm.squares, cleared.squares,
-        x.storage.shape[1], tokens, sums.storage.shape[1], sums.schedule.quanta, *_programs(sums), weight.rows,
+        x.storage.shape[1], tokens, *_schedule(sums), weight.rows,
         out.storage.shape[1], norm.squares.shape[1], cleared.squares.numel(),
-        BITS=weight.bits, WIDTH=x.width, SLOTS=variants.slots_for(sums.slots), DEPENDENT=early,
+        BITS=weight.bits, WIDTH=x.width, SLOTS=sums.slots, DEPENDENT=early,
         num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
     )  # fmt: skip
 
@@ -120,31 +121,38 @@ def _matrix(weight: LowBitWeight, sums: PartialSums) -> tuple[Tensor, Tensor, Te
     return weight.words, sums.storage, sums.counters
 
 
-def _programs(sums: PartialSums) -> tuple[int, int]:
-    return sums.schedule.tiles, sums.schedule.programs
+def _schedule(sums: PartialSums) -> tuple[int, ...]:
+    """Tiles, quanta and the inverse; programs, the shorter length of a run, the inverses of both lengths."""
+    schedule = sums.schedule
+    tiles, *runs = _more(sums)
+    return tiles, schedule.quanta, inverse(schedule.quanta), *runs
+
+
+def _more(sums: PartialSums) -> tuple[int, ...]:
+    """The same of a second matrix, which has as many quanta."""
+    schedule = sums.schedule
+    base = schedule.tiles * schedule.quanta // schedule.programs
+    return schedule.tiles, schedule.programs, base, inverse(base), inverse(base + 1)
+
+
+def _both(sums: PartialSums, sums2: PartialSums) -> int:
+    return inverse(sums.schedule.programs + sums2.schedule.programs)
 
 
 def _assert_together(weight: LowBitWeight, sums: PartialSums, weight2: LowBitWeight, sums2: PartialSums) -> None:
     assert weight2.packing.columns == weight.packing.columns
-    assert sums2.storage.shape[1] == sums.storage.shape[1]
+    assert sums2.slots == sums.slots
 
 
 def multiply(x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, PartialSums]]) -> None:
     early = dependent(x.storage.device)
     weight, sums = products[0]
     grid = (-(-tokens // x.width), sum(part.schedule.programs for _, part in products))
-    first = (
-        x.storage.shape[1],
-        tokens,
-        sums.storage.shape[1],
-        sums.schedule.quanta,
-        sums.schedule.tiles,
-        sums.schedule.programs,
-    )
+    first = (x.storage.shape[1], tokens, *_schedule(sums))
     if len(products) == 1:
         triton_separate.stream_one[grid](
             x.storage, weight.words, sums.storage, *first,
-            BITS=weight.bits, WIDTH=x.width, DEPENDENT=early,
+            BITS=weight.bits, WIDTH=x.width, SLOTS=sums.slots, DEPENDENT=early,
             num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
         )  # fmt: skip
         return
@@ -152,8 +160,8 @@ def multiply(x: Columns, tokens: int, products: Sequence[tuple[LowBitWeight, Par
     _assert_together(weight, sums, weight2, sums2)
     triton_separate.stream_two[grid](
         x.storage, weight.words, sums.storage, weight2.words, sums2.storage, *first,
-        sums2.schedule.tiles, sums2.schedule.programs,
-        BITS=weight.bits, BITS2=weight2.bits, WIDTH=x.width, DEPENDENT=early,
+        *_more(sums2), _both(sums, sums2),
+        BITS=weight.bits, BITS2=weight2.bits, WIDTH=x.width, SLOTS=sums.slots, DEPENDENT=early,
         num_warps=1, maxnreg=variants.REGISTERS, launch_pdl=early,
     )  # fmt: skip
 
@@ -184,7 +192,7 @@ def finish_rows(sums: PartialSums, tokens: int, norm: Norm | None, out: Tensor) 
     squares, *law = _norm_arguments(norm, sums)
     grid, slots = _finishing(sums, tokens)
     triton_separate.finish_rows[grid](
-        sums.storage, squares, out, sums.rows, grid[0], sums.storage.shape[1], tokens, *law,
+        sums.storage, squares, out, sums.rows, grid[0], tokens, *law,
         SLOTS=slots, NORMED=norm is not None, WIDTH=width_for(tokens), DEPENDENT=early, num_warps=1, launch_pdl=early,
     )  # fmt: skip
 
@@ -194,7 +202,7 @@ def finish_silu_mul(sums: PartialSums, tokens: int, norm: Norm | None, out: Colu
     squares, *law = _norm_arguments(norm, sums)
     grid, slots = _finishing(sums, tokens)
     triton_separate.finish_silu_mul[grid](
-        sums.storage, squares, out.storage, grid[0], sums.storage.shape[1], tokens, out.storage.shape[1], *law,
+        sums.storage, squares, out.storage, grid[0], tokens, out.storage.shape[1], *law,
         SLOTS=slots, NORMED=norm is not None, WIDTH=out.width, DEPENDENT=early, num_warps=1, launch_pdl=early,
     )  # fmt: skip
 
@@ -207,7 +215,7 @@ def finish_residual(
     grid, slots = _finishing(sums, tokens)
     triton_separate.finish_residual[grid](
         sums.storage, residual, weight, out.storage, norm.squares, cleared.squares, rows, grid[0],
-        sums.storage.shape[1], tokens, out.storage.shape[1], norm.squares.shape[1], cleared.squares.numel(),
+        tokens, out.storage.shape[1], norm.squares.shape[1], cleared.squares.numel(),
         SLOTS=slots, WIDTH=out.width, DEPENDENT=early, num_warps=1, launch_pdl=early,
     )  # fmt: skip
 

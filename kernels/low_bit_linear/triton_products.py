@@ -14,52 +14,84 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ninfer.kernels.low_bit_linear.triton_finish import clear_squares, end_residual, end_rows, end_silu_mul
+from ninfer.kernels.low_bit_linear.triton_finish import (
+    clear_squares,
+    end_residual,
+    end_rows,
+    end_silu_mul,
+    load_residual,
+    row_weights,
+    settled,
+    tile_factors,
+    tile_squares,
+)
 from ninfer.kernels.low_bit_linear.triton_fragments import opaque
-from ninfer.kernels.low_bit_linear.triton_stream import arrive, pieces, stream
+from ninfer.kernels.low_bit_linear.triton_stream import arrive, divide, found, stream
 
 
 @triton.jit
 def _rows(
-    x, words, part, counters, out, squares, group, program, programs, tokens, blocks, quanta, tiles, rows,
+    x, words, part, counters, out, squares, group, program, schedule, tokens, rows,
     capacity, columns_normed, eps,
     BITS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     BLOCKS: tl.constexpr = (WIDTH + 7) // 8
-    stream(x, words, part, group, program, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
+    stream(x, words, part, group, program, schedule, tokens, BITS, WIDTH, SLOTS, DEPENDENT)
     group = opaque(group)
-    first, last, first_count, last_count = arrive(counters + group * tiles, program, programs, tiles, quanta)
-    for k in range((last - first) // 2 + 1):
-        one, two, one_count, two_count = pieces(k, first, last, first_count, last_count)
-        if one_count + two_count > 0:
-            for n in range(BLOCKS):
-                end_rows(
-                    part, (one, two), (one_count, two_count), group * BLOCKS + n, blocks, tiles, tokens,
-                    squares, capacity, columns_normed, eps, out, rows, WIDTH, SLOTS, NORMED, 2,
-                )  # fmt: skip
+    tiles = schedule[0]
+    if BLOCKS == 1:
+        loaded = tile_squares(squares, capacity, group, NORMED)
+    first, last, arrival = arrive(counters + group * tiles, program, schedule)
+    if BLOCKS == 1:
+        factors = settled(tile_factors(loaded, columns_normed, eps, NORMED), NORMED, WIDTH)
+    counts = found(arrival)
+    # The ends of the run; then the tiles between, which no other program has.
+    if counts[0] + counts[1] > 0:
+        for n in range(BLOCKS):
+            block = group * BLOCKS + n
+            if BLOCKS > 1:
+                loaded = tile_squares(squares, capacity, block, NORMED)
+                factors = tile_factors(loaded, columns_normed, eps, NORMED)
+            end_rows(
+                part, (first, last), counts, block, tiles, tokens, factors, out, rows, WIDTH, SLOTS, SLOTS, 2
+            )  # fmt: skip
+    for tile in range(first + 1, last, 2):
+        for n in range(BLOCKS):
+            block = group * BLOCKS + n
+            if BLOCKS > 1:
+                loaded = tile_squares(squares, capacity, block, NORMED)
+                factors = tile_factors(loaded, columns_normed, eps, NORMED)
+            end_rows(
+                part, (tile, tile + 1), (1, (tile + 1 < last).to(tl.int32)), block, tiles, tokens, factors,
+                out, rows, WIDTH, SLOTS, 1, 2,
+            )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs", "rows", "capacity",
-                               "columns_normed"])  # fmt: skip
+@triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",
+                               "base_inverse", "longer_inverse", "rows", "capacity", "columns_normed"])  # fmt: skip
 def product_rows_one(
-    x, words, part, counters, out, squares, plane, tokens, blocks, quanta, tiles, programs, rows,
-    capacity, columns_normed, eps,
+    x, words, part, counters, out, squares, plane, tokens,
+    tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse, rows, capacity, columns_normed, eps,
     BITS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[t, n] = norm[t] * sum over k of x[k, t] * w[n, k]; a group has `plane` blocks [WIDTH, 32] of x."""
     group = tl.program_id(0)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
+    schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
     _rows(
-        x, words, part, counters, out, squares, group, tl.program_id(1), programs, tokens, blocks, quanta, tiles, rows,
+        x, words, part, counters, out, squares, group, tl.program_id(1), schedule, tokens, rows,
         capacity, columns_normed, eps, BITS, WIDTH, SLOTS, NORMED, DEPENDENT,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs", "rows", "tiles2",
-                               "programs2", "rows2", "capacity", "columns_normed"])  # fmt: skip
+@triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",
+                               "base_inverse", "longer_inverse", "rows", "tiles2", "programs2", "base2",
+                               "base_inverse2", "longer_inverse2", "rows2", "both_inverse", "capacity",
+                               "columns_normed"])  # fmt: skip
 def product_rows_two(
-    x, words, part, counters, out, words2, part2, counters2, out2, squares, plane, tokens, blocks, quanta,
-    tiles, programs, rows, tiles2, programs2, rows2, capacity, columns_normed, eps,
+    x, words, part, counters, out, words2, part2, counters2, out2, squares, plane, tokens,
+    tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse, rows,
+    tiles2, programs2, base2, base_inverse2, longer_inverse2, rows2, both_inverse, capacity, columns_normed, eps,
     BITS: tl.constexpr, BITS2: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -68,23 +100,27 @@ def product_rows_two(
     program = tl.program_id(1)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
     both = programs + programs2
-    before = (program * programs) // both  # programs of the first matrix among those before this one
-    if ((program + 1) * programs) // both > before:
+    before = divide(program * programs, both, both_inverse)  # programs of the first matrix among those before this one
+    if divide((program + 1) * programs, both, both_inverse) > before:
+        schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
         _rows(
-            x, words, part, counters, out, squares, group, before, programs, tokens, blocks, quanta, tiles, rows,
+            x, words, part, counters, out, squares, group, before, schedule, tokens, rows,
             capacity, columns_normed, eps, BITS, WIDTH, SLOTS, NORMED, DEPENDENT,
         )  # fmt: skip
     else:
+        schedule = (tiles2, quanta, quanta_inverse, programs2, base2, base_inverse2, longer_inverse2)
         _rows(
-            x, words2, part2, counters2, out2, squares, group, program - before, programs2, tokens, blocks, quanta,
-            tiles2, rows2, capacity, columns_normed, eps, BITS2, WIDTH, SLOTS, NORMED, DEPENDENT,
+            x, words2, part2, counters2, out2, squares, group, program - before, schedule, tokens, rows2,
+            capacity, columns_normed, eps, BITS2, WIDTH, SLOTS, NORMED, DEPENDENT,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs", "out_plane", "capacity",
+@triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",
+                               "base_inverse", "longer_inverse", "out_plane", "capacity",
                                "columns_normed"])  # fmt: skip
 def product_silu_mul(
-    x, words, part, counters, out, squares, plane, tokens, blocks, quanta, tiles, programs, out_plane,
+    x, words, part, counters, out, squares, plane, tokens,
+    tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse, out_plane,
     capacity, columns_normed, eps,
     BITS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -94,23 +130,43 @@ def product_silu_mul(
     group = tl.program_id(0)
     program = tl.program_id(1)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
-    stream(x, words, part, group, program, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
+    schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
+    stream(x, words, part, group, program, schedule, tokens, BITS, WIDTH, SLOTS, DEPENDENT)
     group = opaque(group)
-    first, last, first_count, last_count = arrive(counters + group * tiles, program, programs, tiles, quanta)
-    for k in range((last - first) // 2 + 1):
-        one, two, one_count, two_count = pieces(k, first, last, first_count, last_count)
-        if one_count + two_count > 0:
-            for n in range(BLOCKS):
-                end_silu_mul(
-                    part, (one, two), (one_count, two_count), group * BLOCKS + n, blocks, tiles, tokens,
-                    squares, capacity, columns_normed, eps, out, out_plane, WIDTH, SLOTS, NORMED, 2,
-                )  # fmt: skip
+    if BLOCKS == 1:
+        loaded = tile_squares(squares, capacity, group, NORMED)
+    first, last, arrival = arrive(counters + group * tiles, program, schedule)
+    if BLOCKS == 1:
+        factors = settled(tile_factors(loaded, columns_normed, eps, NORMED), NORMED, WIDTH)
+    counts = found(arrival)
+    # The ends of the run; then the tiles between, which no other program has.
+    if counts[0] + counts[1] > 0:
+        for n in range(BLOCKS):
+            block = group * BLOCKS + n
+            if BLOCKS > 1:
+                loaded = tile_squares(squares, capacity, block, NORMED)
+                factors = tile_factors(loaded, columns_normed, eps, NORMED)
+            end_silu_mul(
+                part, (first, last), counts, block, tiles, tokens, factors, out, out_plane, WIDTH, SLOTS, SLOTS, 2
+            )  # fmt: skip
+    for tile in range(first + 1, last, 2):
+        for n in range(BLOCKS):
+            block = group * BLOCKS + n
+            if BLOCKS > 1:
+                loaded = tile_squares(squares, capacity, block, NORMED)
+                factors = tile_factors(loaded, columns_normed, eps, NORMED)
+            end_silu_mul(
+                part, (tile, tile + 1), (1, (tile + 1 < last).to(tl.int32)), block, tiles, tokens, factors,
+                out, out_plane, WIDTH, SLOTS, 1, 2,
+            )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs", "rows", "out_plane",
-                               "capacity", "cleared_count"])  # fmt: skip
+@triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",
+                               "base_inverse", "longer_inverse", "rows", "out_plane", "capacity",
+                               "cleared_count"])  # fmt: skip
 def product_residual(
-    x, words, part, counters, residual, weight, out, squares, cleared, plane, tokens, blocks, quanta, tiles, programs,
+    x, words, part, counters, residual, weight, out, squares, cleared, plane, tokens,
+    tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse,
     rows, out_plane, capacity, cleared_count,
     BITS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -119,26 +175,48 @@ def product_residual(
     group = tl.program_id(0)
     program = tl.program_id(1)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
-    stream(x, words, part, group, program, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
+    schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
+    stream(x, words, part, group, program, schedule, tokens, BITS, WIDTH, SLOTS, DEPENDENT)
+    group = opaque(group)
+    first, last, arrival = arrive(counters + group * tiles, program, schedule)
     if group + program == 0:
         clear_squares(cleared, cleared_count)
-    group = opaque(group)
-    first, last, first_count, last_count = arrive(counters + group * tiles, program, programs, tiles, quanta)
-    for k in range((last - first) // 2 + 1):
-        one, two, one_count, two_count = pieces(k, first, last, first_count, last_count)
-        if one_count + two_count > 0:
-            if WIDTH <= 8:
-                end_residual(
-                    part, (one, two), (one_count, two_count), group, blocks, tiles, tokens,
-                    residual, weight, out, squares, capacity, rows, out_plane, WIDTH, SLOTS, 2,
+    if WIDTH <= 8:
+        old = (
+            load_residual(first, group, True, residual, rows, tokens),
+            load_residual(last, group, True, residual, rows, tokens),
+        )
+        weights = (row_weights(weight, first, rows), row_weights(weight, last, rows))
+        counts = found(arrival)
+        if counts[0] + counts[1] > 0:
+            end_residual(
+                part, (first, last), counts, group, tiles, tokens, old, weights,
+                residual, out, squares, capacity, rows, out_plane, WIDTH, SLOTS, SLOTS, 2,
+            )  # fmt: skip
+    else:
+        # One after the other: with more at a time the loop of the product would lose registers.
+        counts = found(arrival)
+        for item in range(2 * BLOCKS):
+            count = tl.where(item % 2 == 0, counts[0], counts[1])
+            if count > 0:
+                _one_residual(
+                    part, tl.where(item % 2 == 0, first, last), count, group * BLOCKS + item // 2, tiles, tokens,
+                    weight, residual, out, squares, capacity, rows, out_plane, WIDTH, SLOTS, SLOTS,
                 )  # fmt: skip
-            else:
-                # One after the other: with more at a time the loop of the product would lose registers.
-                for item in range(2 * BLOCKS):
-                    tile = tl.where(item % 2 == 0, one, two)
-                    count = tl.where(item % 2 == 0, one_count, two_count)
-                    if count > 0:
-                        end_residual(
-                            part, (tile,), (count,), group * BLOCKS + item // 2, blocks, tiles, tokens,
-                            residual, weight, out, squares, capacity, rows, out_plane, WIDTH, SLOTS, 1,
-                        )  # fmt: skip
+    for tile in range(first + 1, last):
+        for n in range(BLOCKS):
+            _one_residual(
+                part, tile, 1, group * BLOCKS + n, tiles, tokens,
+                weight, residual, out, squares, capacity, rows, out_plane, WIDTH, SLOTS, 1,
+            )  # fmt: skip
+
+
+@triton.jit
+def _one_residual(
+    part, tile, count, block, tiles, tokens, weight, residual, out, squares, capacity, rows, plane,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    end_residual(
+        part, (tile,), (count,), block, tiles, tokens, (load_residual(tile, block, True, residual, rows, tokens),),
+        (row_weights(weight, tile, rows),), residual, out, squares, capacity, rows, plane, WIDTH, SLOTS, PARTS, 1,
+    )  # fmt: skip

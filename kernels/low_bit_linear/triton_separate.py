@@ -14,49 +14,58 @@ from ninfer.kernels.low_bit_linear.triton_finish import (
     add_residual,
     add_slots,
     clear_squares,
+    load_residual,
     row_weights,
     tile_factors,
+    tile_squares,
     whole_and_fraction,
     write_residual,
     write_rows,
     write_silu_mul,
 )
-from ninfer.kernels.low_bit_linear.triton_stream import stream
+from ninfer.kernels.low_bit_linear.triton_stream import divide, stream
 
 
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs"])
+@triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",
+                               "base_inverse", "longer_inverse"])  # fmt: skip
 def stream_one(
-    x, words, part, plane, tokens, blocks, quanta, tiles, programs,
-    BITS: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, words, part, plane, tokens, tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse,
+    BITS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """part[slot, t, n] = sum over a run of k of x[k, t] * w[n, k]; a group has `plane` blocks [WIDTH, 32] of x."""
     group = tl.program_id(0)
     program = tl.program_id(1)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
-    stream(x, words, part, group, program, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
+    schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
+    stream(x, words, part, group, program, schedule, tokens, BITS, WIDTH, SLOTS, DEPENDENT)
 
 
-@triton.jit(do_not_specialize=["plane", "tokens", "blocks", "quanta", "tiles", "programs", "tiles2", "programs2"])
+@triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",
+                               "base_inverse", "longer_inverse", "tiles2", "programs2", "base2", "base_inverse2",
+                               "longer_inverse2", "both_inverse"])  # fmt: skip
 def stream_two(
-    x, words, part, words2, part2, plane, tokens, blocks, quanta, tiles, programs, tiles2, programs2,
-    BITS: tl.constexpr, BITS2: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, words, part, words2, part2, plane, tokens,
+    tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse,
+    tiles2, programs2, base2, base_inverse2, longer_inverse2, both_inverse,
+    BITS: tl.constexpr, BITS2: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Two matrices with the same x. Programs of both are interleaved, so that early and late ones serve each."""
     group = tl.program_id(0)
     program = tl.program_id(1)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
     both = programs + programs2
-    before = (program * programs) // both  # programs of the first matrix among those before this one
-    if ((program + 1) * programs) // both > before:
-        stream(x, words, part, group, before, programs, tokens, blocks, tiles, quanta, BITS, WIDTH, DEPENDENT)
+    before = divide(program * programs, both, both_inverse)  # programs of the first matrix among those before this one
+    if divide((program + 1) * programs, both, both_inverse) > before:
+        schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
+        stream(x, words, part, group, before, schedule, tokens, BITS, WIDTH, SLOTS, DEPENDENT)
     else:
-        second = program - before
-        stream(x, words2, part2, group, second, programs2, tokens, blocks, tiles2, quanta, BITS2, WIDTH, DEPENDENT)
+        schedule = (tiles2, quanta, quanta_inverse, programs2, base2, base_inverse2, longer_inverse2)
+        stream(x, words2, part2, group, program - before, schedule, tokens, BITS2, WIDTH, SLOTS, DEPENDENT)
 
 
-@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "capacity", "columns_normed"])
+@triton.jit(do_not_specialize=["rows", "tiles", "tokens", "capacity", "columns_normed"])
 def finish_rows(
-    part, squares, out, rows, tiles, blocks, tokens, capacity, columns_normed, eps,
+    part, squares, out, rows, tiles, tokens, capacity, columns_normed, eps,
     SLOTS: tl.constexpr, NORMED: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """out[t, n] = norm[t] * sum of slots"""
@@ -65,14 +74,14 @@ def finish_rows(
         gdc_wait()
     tile = tl.program_id(0)
     block = tl.program_id(1)
-    total = add_slots(part, tile, block, blocks, tiles, tokens, SLOTS, SLOTS)
-    factors = tile_factors(squares, capacity, block, columns_normed, eps, NORMED)
+    total = add_slots(part, tile, block, tiles, tokens, SLOTS)
+    factors = tile_factors(tile_squares(squares, capacity, block, NORMED), columns_normed, eps, NORMED)
     write_rows(total, factors, tile, block, True, out, rows, tokens, WIDTH)
 
 
-@triton.jit(do_not_specialize=["tiles", "blocks", "tokens", "plane", "capacity", "columns_normed"])
+@triton.jit(do_not_specialize=["tiles", "tokens", "plane", "capacity", "columns_normed"])
 def finish_silu_mul(
-    part, squares, out, tiles, blocks, tokens, plane, capacity, columns_normed, eps,
+    part, squares, out, tiles, tokens, plane, capacity, columns_normed, eps,
     SLOTS: tl.constexpr, NORMED: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """columns out[t, i] = silu(gate) * up of a paired matrix"""
@@ -81,14 +90,14 @@ def finish_silu_mul(
         gdc_wait()
     tile = tl.program_id(0)
     block = tl.program_id(1)
-    total = add_slots(part, tile, block, blocks, tiles, tokens, SLOTS, SLOTS)
-    factors = tile_factors(squares, capacity, block, columns_normed, eps, NORMED)
+    total = add_slots(part, tile, block, tiles, tokens, SLOTS)
+    factors = tile_factors(tile_squares(squares, capacity, block, NORMED), columns_normed, eps, NORMED)
     write_silu_mul(total, factors, tile, block, True, out, plane, tokens, WIDTH)
 
 
-@triton.jit(do_not_specialize=["rows", "tiles", "blocks", "tokens", "plane", "capacity", "cleared_count"])
+@triton.jit(do_not_specialize=["rows", "tiles", "tokens", "plane", "capacity", "cleared_count"])
 def finish_residual(
-    part, residual, weight, out, squares, cleared, rows, tiles, blocks, tokens, plane, capacity, cleared_count,
+    part, residual, weight, out, squares, cleared, rows, tiles, tokens, plane, capacity, cleared_count,
     SLOTS: tl.constexpr, WIDTH: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """residual[t, n] += sum of slots; columns out = residual * (1 + weight); squares; `cleared` = 0"""
@@ -99,8 +108,8 @@ def finish_residual(
     block = tl.program_id(1)
     if tile + block == 0:
         clear_squares(cleared, cleared_count)
-    total = add_slots(part, tile, block, blocks, tiles, tokens, SLOTS, SLOTS)
-    rounded = add_residual(total, tile, block, True, residual, rows, tokens)
+    total = add_slots(part, tile, block, tiles, tokens, SLOTS)
+    rounded = add_residual(total, load_residual(tile, block, True, residual, rows, tokens))
     weights = row_weights(weight, tile, rows)
     write_residual(rounded, weights, tile, block, True, residual, out, squares, capacity, rows, plane, tokens, WIDTH)
 

@@ -5,16 +5,9 @@ from __future__ import annotations
 # One-warp programs share the 65,536 registers of a multiprocessor. Their number fixes the order of sums.
 PROGRAMS_PER_MULTIPROCESSOR = 16
 REGISTERS = 128
-# Slots that a finisher asks for at once; those a tile does not have cost an instruction. Larger numbers are themselves.
-SLOTS = (2, 4, 8)
 FIRST_ROWS = 2048  # of the residual that `first_norm` takes at once
 FIRST_WARPS = 8
 HEAD_WARPS = 8
 HEAD_KEEP = 32
 HEAD_KEYS = 1024  # candidates that one program looks at
 DEQUANTISE_STEPS = 4  # quanta of a program
-
-
-def slots_for(slots: int) -> int:
-    """The compile-time number of slots for a launch whose tiles have up to `slots`."""
-    return next((value for value in SLOTS if slots <= value), slots)

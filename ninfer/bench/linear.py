@@ -108,36 +108,39 @@ def _programs(device: torch.device) -> int:
     return triton_launch.default_programs(device)
 
 
-def measure(stack: Stack, columns: list[int], ceiling: float, repeats: int) -> list[Row]:
+def measure(stack: Stack, kinds: list[str], columns: list[int], ceiling: float, repeats: int) -> list[Row]:
     """Each kind by itself, then the token."""
     rows = []
     for tokens in columns:
         run = stack.run(tokens)
-        for kind in stack.shapes.kinds:
+        for kind in kinds:
             nbytes = sum(weight.nbytes for weight in stack.of_kind(kind)[0])
-            for fused in (False, True):
-                launches = run.one_kind(kind, fused=fused)
-                seconds = timed_s(lambda: run.one_kind(kind, fused=fused), stack.device, repeats) / launches  # noqa: B023
-                name = f"{kind}, fused" if fused else kind
+            for name, work in (
+                (f"{kind}, bare", run.multiply),
+                (f"{kind}, separate", run.separate),
+                (f"{kind}, fused", run.fused),
+            ):
+                launches = run.one_kind(kind, work)
+                seconds = timed_s(lambda: run.one_kind(kind, work), stack.device, repeats) / launches  # noqa: B023
                 rows.append(Row(name, tokens, launches, 1e6 * seconds, nbytes, nbytes / seconds / ceiling))
-        for name, work in (
-            ("token, products", run.products),
+        for name, whole in (
+            ("token, bare", run.products),
             ("token, separate", lambda: run.token(fused=False)),  # noqa: B023
             ("token, fused", lambda: run.token(fused=True)),  # noqa: B023
         ):
-            seconds = timed_s(work, stack.device, repeats)
+            seconds = timed_s(whole, stack.device, repeats)
             share = stack.nbytes / seconds / ceiling
             rows.append(Row(name, tokens, len(stack.weights), 1e6 * seconds, stack.nbytes, share))
     return rows
 
 
-def check(stack: Stack, columns: list[int]) -> list[Check]:
-    """A few rows of every kind against float64; bits of the logits across numbers of columns and runs."""
+def check(stack: Stack, kinds: list[str], columns: list[int]) -> list[Check]:
+    """A few rows of the kinds against float64; bits of the logits across numbers of columns and runs."""
     checks = []
     logits: dict[int, torch.Tensor] = {}
     for tokens in columns:
         run = stack.run(tokens)
-        for kind in stack.shapes.kinds:
+        for kind in kinds:
             checks.append(Check(kind, tokens, *_against_float64(run, kind)))
         run.token(fused=True, mixed=True)
         logits[tokens] = run.logits.clone()
@@ -158,7 +161,7 @@ def _against_float64(run: Run, kind: str) -> tuple[bool, str]:
     run.multiply(kind, weights)
     x = from_columns(run.columns(kind), run.tokens)
     errors = []
-    for weight, sums in zip(weights, run.sums[kind], strict=True):
+    for weight, sums in zip(weights, run.left[kind], strict=True):
         out = torch.empty(run.tokens, weight.rows, device=run.stack.device)
         finish_rows(sums, run.tokens, None, out)
         for first in (0, weight.words.shape[0] - CHECKED_TILES):
@@ -175,6 +178,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m ninfer.bench.linear", description=__doc__)
     parser.add_argument("--model", choices=sorted(MODELS), help="shapes (qwen3_6_27b; tiny without a GPU)")
     parser.add_argument("--columns", default="1,4,8,16,32", help="numbers of columns (1,4,8,16,32)")
+    parser.add_argument("--kinds", help="kinds of launches measured alone (those of a token), such as draft_head")
     parser.add_argument("--repeats", type=int, default=11, help="replays per measurement (11)")
     parser.add_argument("--sweep-mib", type=int, help="memory of the read sweep, MiB (8192; 16 without a GPU)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -186,8 +190,9 @@ def main(argv: list[str] | None = None) -> int:
     begin = time.perf_counter()
     ceiling = read_ceiling(device, (options.sweep_mib or (8192 if on_gpu else 16)) << 20, options.repeats)
     stack = Stack(MODELS[model], device, _programs(device))
-    checks = check(stack, columns)
-    rows = measure(stack, columns, ceiling, options.repeats)
+    kinds = options.kinds.split(",") if options.kinds else list(dict.fromkeys(stack.shapes.order()))
+    checks = check(stack, kinds, columns)
+    rows = measure(stack, kinds, columns, ceiling, options.repeats)
     report = {
         "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "torch": torch.__version__,
@@ -209,11 +214,11 @@ def main(argv: list[str] | None = None) -> int:
 def _print(report: dict[str, object], rows: list[Row], checks: list[Check]) -> None:
     print(f"{report['device']}, torch {report['torch']}, triton {report['triton']}, {report['model']}")
     print(f"read ceiling {report['read_ceiling_tb_s']:.3f} TB/s, floor of a token {report['floor_ms']:.3f} ms")
-    print(f"{'what':18}{'columns':>8}{'launches':>10}{'us':>12}{'MB':>10}{'of ceiling':>12}{'of 1 column':>13}")
+    print(f"{'what':22}{'columns':>8}{'launches':>10}{'us':>12}{'MB':>10}{'of ceiling':>12}{'of 1 column':>13}")
     first = {row.what: row.us for row in reversed(rows)}
     for row in rows:
         numbers = f"{row.columns:8}{row.launches:10}{row.us:12.2f}{row.nbytes / 1e6:10.1f}{row.share:12.1%}"
-        print(f"{row.what:18}{numbers}{row.us / first[row.what]:13.3f}")
+        print(f"{row.what:22}{numbers}{row.us / first[row.what]:13.3f}")
     for item in checks:
         print(f"{'pass' if item.passed else 'FAIL'}  {item.what}, {item.columns} columns: {item.detail}")
     print(f"{report['seconds']:.0f} s")

@@ -7,7 +7,7 @@ so that every number depends on the column it began with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -120,10 +120,12 @@ class Run:
     def __init__(self, stack: Stack, tokens: int) -> None:
         shapes, device = stack.shapes, stack.device
         self.stack, self.tokens = stack, tokens
-        self.sums: dict[str, tuple[PartialSums, ...]] = {}
+        self.sums: dict[str, tuple[PartialSums, ...]] = {}  # of launches that finish them, which find and leave zeros
+        self.left: dict[str, tuple[PartialSums, ...]] = {}  # of launches that leave them behind
         self.rows: dict[str, list[Tensor]] = {}
         for kind, matrices in shapes.kinds.items():
             self.sums[kind] = partial_sums(stack.of_kind(kind)[0], tokens, stack.programs)
+            self.left[kind] = partial_sums(stack.of_kind(kind)[0], tokens, stack.programs)
             dtype = torch.float32 if kind in ("head", "draft_head") else torch.bfloat16
             self.rows[kind] = [torch.empty(tokens, rows, dtype=dtype, device=device) for rows, _, _ in matrices]
         self.x = columns_buffer(shapes.hidden, tokens, device, EPS)  # of the mixer
@@ -146,16 +148,13 @@ class Run:
         """What the products of a kind multiply."""
         return {"output": self.mixed, "down": self.product, "gate_up": self.y, "mtp_gate_up": self.y}.get(kind, self.x)
 
-    def _products(self, kind: str, weights: list[LowBitWeight]) -> list[Product]:
-        return [Product(weight, sums) for weight, sums in zip(weights, self.sums[kind], strict=True)]
-
     def multiply(self, kind: str, weights: list[LowBitWeight]) -> None:
         """A product without its end."""
-        op.multiply(self.columns(kind), self.tokens, self._products(kind, weights))
+        op.multiply(self.columns(kind), self.tokens, _products(weights, self.left[kind]))
 
     def fused(self, kind: str, weights: list[LowBitWeight]) -> None:
         """A product with its end in one launch."""
-        x, products = self.columns(kind), self._products(kind, weights)
+        x, products = self.columns(kind), _products(weights, self.sums[kind])
         if kind in PAIRED:
             op.product_silu_mul(x, self.tokens, products[0], self.product)
         elif kind in ("output", "down"):
@@ -167,7 +166,7 @@ class Run:
     def separate(self, kind: str, weights: list[LowBitWeight]) -> None:
         """A product, and its end in launches of their own."""
         self.multiply(kind, weights)
-        x, sums = self.columns(kind), self.sums[kind]
+        x, sums = self.columns(kind), self.left[kind]
         if kind in PAIRED:
             op.finish_silu_mul(sums[0], self.tokens, x.norm, self.product)
         elif kind in ("output", "down"):
@@ -188,15 +187,12 @@ class Run:
         for kind, weights in self.stack.weights:
             self.multiply(kind, weights)
 
-    def one_kind(self, kind: str, *, fused: bool = False) -> int:
-        """All products of a kind, one after another; returns how many."""
+    def one_kind(self, kind: str, work: Callable[[str, list[LowBitWeight]], None]) -> int:
+        """One of the launches above for all products of a kind, one after another; returns how many."""
         launches = self.stack.of_kind(kind)
         repeats = 4 if len(launches) == 1 else 1
         for weights in launches * repeats:
-            if fused:
-                self.fused(kind, weights)
-            else:
-                self.multiply(kind, weights)
+            work(kind, weights)
         return len(launches) * repeats
 
     def token(self, *, fused: bool, mixed: bool = False) -> tuple[Tensor, Tensor]:
@@ -210,3 +206,7 @@ class Run:
             if mixed and kind in ("gdn", "attention"):
                 to_columns(self.rows[kind][1][:, : self.mixed.columns], self.mixed)
         return op.candidates(self.logits, self.stack.shapes.vocabulary, 1)
+
+
+def _products(weights: list[LowBitWeight], sums: tuple[PartialSums, ...]) -> list[Product]:
+    return [Product(weight, part) for weight, part in zip(weights, sums, strict=True)]

@@ -12,14 +12,21 @@ from ninfer.kernels.low_bit_linear.pack import packed_bytes
 
 
 def test_the_command_checks_measures_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    assert linear.main(["--model", "tiny", "--columns", "1,4,20", "--repeats", "1", "--sweep-mib", "1"]) == 0
+    assert linear.main(["--model", "tiny", "--columns", "1,20", "--repeats", "1", "--sweep-mib", "1"]) == 0
     table = capsys.readouterr().out
     assert "FAIL" not in table
-    assert "token, fused" in table
-    assert linear.main(["--columns", "1", "--repeats", "1", "--sweep-mib", "1", "--json"]) == 0
+    for kind in ("gdn", "attention", "output", "gate_up", "down", "head", "token"):
+        assert f"{kind}, fused" in table
+    assert (
+        linear.main(["--columns", "1", "--repeats", "1", "--sweep-mib", "1", "--json", "--kinds", "gate_up,draft_head"])
+        == 0
+    )
     report = orjson.loads(capsys.readouterr().out)
     assert report["model"] == "tiny"
-    assert {row["what"] for row in report["rows"]} >= {"gdn", "attention", "output", "gate_up", "down", "head"}
+    kinds = ("gate_up", "draft_head", "token")
+    assert {row["what"] for row in report["rows"]} == {
+        f"{kind}, {way}" for kind in kinds for way in ("bare", "separate", "fused")
+    }
     assert all(item["passed"] for item in report["checks"])
 
 
@@ -32,13 +39,13 @@ def test_a_column_that_depends_on_another_fails_the_command(monkeypatch: pytest.
         out += tokens
 
     monkeypatch.setattr(linear, "finish_rows", disturbed)
-    assert not all(item.passed for item in linear.check(stack, [1, 2]))
+    assert not all(item.passed for item in linear.check(stack, ["gdn"], [1, 2]))
 
 
 def test_products_of_nothing_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack(MODELS["tiny"], torch.device("cpu"), programs=8)
     monkeypatch.setattr(linear_stack, "to_columns", lambda x, out: None)
-    failed = {item.what for item in linear.check(stack, [1]) if not item.passed}
+    failed = {item.what for item in linear.check(stack, list(stack.shapes.kinds), [1]) if not item.passed}
     assert failed >= {"gdn", "attention", "gate_up", "head"}
 
 

@@ -65,6 +65,12 @@ def rows_of(product: Product, tokens: int, dtype: torch.dtype) -> Tensor:
     return torch.full((tokens, product.weight.rows), float("nan"), dtype=dtype, device=DEVICE)
 
 
+def assert_clear(product: Product) -> None:
+    """What the next launch has to find: counters of zero, and no word that looks like a sum."""
+    assert not product.sums.counters.any()
+    assert not product.sums.storage.view(torch.int32).any()
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("first", "second"), [
     ((4096, 5120, 4), (12288, 5120, 5)), ((7168, 5120, 4), (7168, 5120, 5)), ((1000, 640, 4), (72, 640, 5)),
@@ -73,32 +79,34 @@ def test_rows_of_two_matrices_have_the_bits_of_separate_launches(
     first: tuple[int, int, int], second: tuple[int, int, int], tokens: int
 ) -> None:
     x = columns_of(tokens, first[1], normed=True)
-    both = product_of(weight_of(*first), weight_of(*second, seed=1), tokens=tokens)
-    op.multiply(x, tokens, both)
-    separate = [rows_of(product, tokens, torch.bfloat16) for product in both]
-    for product, out in zip(both, separate, strict=True):
+    weights = weight_of(*first), weight_of(*second, seed=1)
+    both, apart = product_of(*weights, tokens=tokens), product_of(*weights, tokens=tokens)
+    op.multiply(x, tokens, apart)
+    separate = [rows_of(product, tokens, torch.bfloat16) for product in apart]
+    for product, out in zip(apart, separate, strict=True):
         op.finish_rows(product.sums, tokens, x.norm, out)
     for _ in range(3):
         outs = [rows_of(product, tokens, torch.bfloat16) for product in both]
         op.product_rows(x, tokens, both, outs)
         for product, out, expected in zip(both, outs, separate, strict=True):
             assert torch.equal(out, expected)
-            assert not product.sums.counters.any()
+            assert_clear(product)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
 @pytest.mark.parametrize(("rows", "inner", "bits"), [(34816, 5120, 4), (1024, 2048, 8), (96, 256, 5)], ids=str)
 def test_the_gate_has_the_bits_of_separate_launches(rows: int, inner: int, bits: int, tokens: int) -> None:
     x = columns_of(tokens, inner, normed=True)
-    (product,) = product_of(weight_of(rows, inner, bits, paired=True), tokens=tokens)
+    weight = weight_of(rows, inner, bits, paired=True)
+    (product,), (apart,) = (product_of(weight, tokens=tokens) for _ in range(2))
     out, separate = (columns_buffer(rows // 2, tokens, DEVICE) for _ in range(2))
-    op.multiply(x, tokens, [product])
-    op.finish_silu_mul(product.sums, tokens, x.norm, separate)
+    op.multiply(x, tokens, [apart])
+    op.finish_silu_mul(apart.sums, tokens, x.norm, separate)
     for _ in range(3):
         out.storage.zero_()
         op.product_silu_mul(x, tokens, product, out)
         assert torch.equal(out.storage, separate.storage)
-        assert not product.sums.counters.any()
+        assert_clear(product)
 
 
 @pytest.mark.parametrize("tokens", TOKENS)
@@ -110,27 +118,37 @@ def test_the_residual_has_the_bits_of_separate_launches(
     rows: int, inner: int, bits: int, tokens: int, dtype: torch.dtype
 ) -> None:
     x = columns_of(tokens, inner, normed=False)
-    (product,) = product_of(weight_of(rows, inner, bits), tokens=tokens)
+    matrix = weight_of(rows, inner, bits)
+    (product,), (apart,) = (product_of(matrix, tokens=tokens) for _ in range(2))
     weight = 0.1 * values(1, rows, seed=3)[0]
     outs = [columns_buffer(rows, tokens, DEVICE, EPS) for _ in range(2)]
     streams = [values(tokens, rows, seed=4).to(dtype) for _ in range(2)]
     norms = [out.norm for out in outs if out.norm is not None]
     other = one_norm(tokens)
-    op.multiply(x, tokens, [product])
+    op.multiply(x, tokens, [apart])
     for _ in range(3):
         for norm in norms:
             norm.squares.zero_()
         other.squares.fill_(7)
-        op.finish_residual(product.sums, streams[0], weight, outs[0], one_norm(tokens))
+        op.finish_residual(apart.sums, streams[0], weight, outs[0], one_norm(tokens))
         op.product_residual(x, tokens, product, streams[1], weight, outs[1], other)
         assert torch.equal(streams[0], streams[1])
         assert torch.equal(outs[0].storage, outs[1].storage)
         assert torch.equal(norms[0].squares, norms[1].squares)
         assert not other.squares.any()
-        assert not product.sums.counters.any()
+        assert_clear(product)
     factor = norm_factors(norms[1], tokens).double()
     expected = 1 / torch.sqrt(streams[1].double().square().mean(-1, keepdim=True) + EPS)
     assert torch.allclose(factor, expected, rtol=1e-5, atol=0)
+
+
+def test_sums_of_zero_are_there() -> None:
+    (product,) = product_of(weight_of(4096, 5120, 4), tokens=5)
+    for _ in range(3):
+        out = rows_of(product, 5, torch.float32)
+        op.product_rows(columns_buffer(5120, 5, DEVICE), 5, [product], [out])
+        assert not out.view(torch.int32).any()
+        assert_clear(product)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

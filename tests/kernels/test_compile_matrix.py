@@ -12,13 +12,14 @@ from ninfer.kernels.compile_matrix.latency import stream_loops
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.low_bit_linear.matrix import matrix, reference
 from ninfer.kernels.low_bit_linear.triton_head import block_keys
+from ninfer.kernels.low_bit_linear.triton_products import product_silu_mul
 from ninfer.kernels.read_sweep.triton_sweep import sweep
 
 # Compiled in full. The others are assembled from the PTX of the first, which is theirs but for the name of the chip.
 FAMILIES = {80: (86, 89), 90: (), 100: (), 120: ()}
 
-# Widths whose machine code is read, which takes half a second each. One column differs from eight by an address.
-DISASSEMBLED = {80: (8,), 90: (8, 16), 100: (), 120: (8,)}
+# Widths whose machine code is read, which takes half a second each.
+DISASSEMBLED = {80: (8,), 90: (1, 8, 16), 100: (), 120: (8,)}
 PARTS = 4  # of about equal cost, so that test workers share the work
 
 
@@ -43,14 +44,17 @@ def _variants(capability: int) -> list[Variant]:
 
 
 def _telling(variant: Variant, capability: int) -> bool:
+    """For the newest chip that was measured, one column of what a 27B launches and the widest; elsewhere one of each
+    end: a product takes two to ten seconds to compile."""
     if not variant.streams:
         return capability == 90
-    if capability == 90:
-        return variant.constants["WIDTH"] != 1 and variant.constants["BITS"] != 8
-    return variant.constants["WIDTH"] == 8 and (variant.constants["BITS"], variant.constants.get("SLOTS")) in (
-        (4, 4),
-        (5, 8),
-    )
+    constants = variant.constants
+    kind = (constants["BITS"], constants.get("SLOTS"))
+    gate, residual = variant.kernel is product_silu_mul and kind == (4, 2), kind == (5, 8)
+    two = "BITS2" in constants and constants["WIDTH"] == 1
+    if constants["WIDTH"] == 8:
+        return (residual and capability in (80, 90, 120)) or (gate and capability in (80, 100, 120))
+    return capability == 90 and (gate or (constants["WIDTH"] == 1 and (residual or two or kind == (8, 2))))
 
 
 def _check(variants: list[Variant], capability: int) -> None:

@@ -34,7 +34,7 @@ def evaluate(asm: str, registers: dict[str, Word], outputs: int) -> list[Word]:
     registers  operands by name ("$16"), uint32 of any one shape
     returns    $0 .. $(outputs - 1); scalars where nothing depends on an operand
     """
-    values = dict(registers)
+    values = {"%laneid": np.zeros((), np.uint32)} | registers  # any lane will do for what must not depend on it
     for statement in re.sub(r"\s+", " ", asm.strip().strip("{}")).split(";"):
         if text := statement.strip():
             _step(text, values)
@@ -58,6 +58,8 @@ def _step(statement: str, values: dict[str, Word]) -> None:
         values[low], values[high] = value(sources[0]) & np.uint32(0xFFFF), value(sources[0]) >> np.uint32(16)
     elif operation == "mov.b32":
         values[target] = value(sources[0])
+    elif operation == "add.u32":
+        values[target] = value(sources[0]) + value(sources[1])
     elif operation == "shr.b32":
         values[target] = value(sources[0]) >> value(sources[1])
     elif operation == "lop3.b32":

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ninfer.kernels.low_bit_linear.schedule import Schedule, deal
+from ninfer.kernels.low_bit_linear.schedule import INVERSE_BITS, Schedule, deal, inverse, slots_for
 
 H200 = 132 * 16
 
@@ -35,6 +35,17 @@ def test_dealing_gives_each_matrix_its_share(shapes: list[tuple[int, int]], prog
     if all(share <= limit for share, limit in zip(shares, limits, strict=True)):
         assert sum(schedule.programs for schedule in schedules) == programs
         assert all(abs(schedule.programs - share) <= 1 for schedule, share in zip(schedules, shares, strict=True))
+
+
+@given(st.integers(0, 2**30 - 1), st.integers(1, 2**30 - 1), st.booleans())
+def test_a_product_with_the_inverse_is_the_quotient_or_one_more(n: int, divisor: int, multiple: bool) -> None:
+    n = n // divisor * divisor if multiple else n
+    assert 0 <= (n * inverse(divisor) >> INVERSE_BITS) - n // divisor <= 1
+    assert inverse(divisor) < 2**31
+
+
+def test_slots_are_powers_of_two() -> None:
+    assert [slots_for(slots) for slots in (1, 2, 3, 4, 5, 8, 9)] == [2, 2, 4, 4, 8, 8, 16]
 
 
 @pytest.mark.parametrize(("shapes", "slots"), [
