@@ -181,7 +181,7 @@ def product_residual(
     first, last, arrival = arrive(counters + group * tiles, program, schedule)
     if group + program == 0:
         clear_squares(cleared, cleared_count)
-    if WIDTH <= 8:
+    if WIDTH <= 8 and SLOTS <= 8:
         old = (
             load_residual(first, group, True, residual, rows, tokens),
             load_residual(last, group, True, residual, rows, tokens),
@@ -194,7 +194,7 @@ def product_residual(
                 residual, out, squares, capacity, rows, out_plane, WIDTH, SLOTS, SLOTS, 2,
             )  # fmt: skip
     else:
-        # One after the other: with more at a time the loop of the product would lose registers.
+        # One after the other: more at a time would not fit into the registers.
         counts = found(arrival)
         for item in range(2 * BLOCKS):
             count = tl.where(item % 2 == 0, counts[0], counts[1])
