@@ -184,7 +184,8 @@ def test_the_gate_in_one_launch_has_the_bits_of_two(shape: tuple[int, int, int, 
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [
-    ((4, 28, 512, 3, 2), torch.bfloat16), CASES[1], *some_slow(*CASES[2:], CASES[0], ((4, 32, 2304, 16, 1), torch.bfloat16)),
+    ((4, 28, 512, 3, 2), torch.bfloat16), CASES[1],
+    *some_slow(*CASES[2:], CASES[0], ((4, 32, 2304, 16, 1), torch.bfloat16)),
 ], ids=str)  # fmt: skip
 def test_the_residual_in_one_launch_has_the_bits_of_two(
     shape: tuple[int, int, int, int, int], dtype: torch.dtype
