@@ -111,3 +111,11 @@ def test_requirements_pin_everything_exactly() -> None:
         lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
         wanted = [line for line in lines if line and not line.startswith(("#", "-r "))]
         assert all("==" in line for line in wanted), name
+
+
+@pytest.mark.parametrize("module", ["ninfer.serve", "ninfer.artifact.cli", "ninfer.bench.cli", "ninfer.replay"])
+def test_a_command_is_a_module_too(module: str) -> None:
+    """From a bare checkout, where no script is installed."""
+    command = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout[:6].lower()) == (0, "usage:"), done.stderr

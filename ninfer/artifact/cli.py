@@ -150,3 +150,7 @@ def _print(text: str) -> None:
 
 def _complain(text: str) -> None:
     print(_printable(f"ninfer-artifact: {text}", sys.stderr.encoding), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
