@@ -62,7 +62,7 @@ def matrix(chip: Chip) -> Iterator[Variant]:
         | {"inverses": "bf16", "inside": "bf16", "factors": "fp32"},
         {"DK": WIDTH, "ROWS": ROWS},
         warps=variants.PREPARE_WARPS,
-        registers=variants.PREPARE_REGISTERS,
+        registers=variants.prepare_registers(chip.shared_bytes),
         dependent=False,
         floats=frozenset({"scale"}),
         stack_bytes=variants.PREPARE_STACK_BYTES,

@@ -33,6 +33,10 @@ def _shared_bytes(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
+def _prepare_registers(device: torch.device) -> int | None:
+    return variants.prepare_registers(_shared_bytes(device.index or 0) if device.type == "cuda" else 0)
+
+
 def _scan_stages(device: torch.device) -> int:
     return variants.scan_stages(_shared_bytes(device.index or 0) if device.type == "cuda" else 0)
 
@@ -108,7 +112,7 @@ class Chunk:
             part.queries, part.keys, part.inverses, part.inside, part.factors,
             self.first.shape[0], self.begin, block, slots.key_heads, slots.value_heads,
             self.ab_rows.stride(0), slots.key_width**-0.5,
-            DK=slots.key_width, ROWS=ROWS, num_warps=variants.PREPARE_WARPS, maxnreg=variants.PREPARE_REGISTERS,
+            DK=slots.key_width, ROWS=ROWS, num_warps=variants.PREPARE_WARPS, maxnreg=_prepare_registers(slots.s.device),
         )  # fmt: skip
 
     def scan(self, block: int, blocks: int) -> None:

@@ -22,6 +22,12 @@ PREPARE_STACK_BYTES = 256
 SCAN_STACK_BYTES = 1024
 
 
+def prepare_registers(shared_bytes: int) -> int | None:
+    """Limit of the preparation: 9.0 and 10.0, the chips with so much shared memory, multiply out of it; on the others
+    the operands lie in registers too and would spill."""
+    return PREPARE_REGISTERS if shared_bytes >= SCAN_SHARED_BYTES else None
+
+
 def scan_stages(shared_bytes: int) -> int:
     """Stages of the scan for a chip with so much shared memory per program."""
     return SCAN_STAGES if shared_bytes >= SCAN_SHARED_BYTES else 1

@@ -22,7 +22,7 @@ ROTARY_HALF = 32
 
 # What spills is set up once per program or unit, or read once per page, from the first cache: cheaper than a program
 # less on a multiprocessor.
-STACK_BYTES = {"round": 128, "chunk": 1024}
+STACK_BYTES = {"round": 192, "chunk": 1024}
 
 _FLOATS = frozenset({"eps"})
 
