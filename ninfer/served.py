@@ -17,11 +17,9 @@ from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.engine.available import available_bytes
-from ninfer.engine.device_engine import DeviceEngine, device_layout
-from ninfer.engine.engine import Engine
-from ninfer.engine.layouts import Layout, PlainLayout
+from ninfer.engine.loading import layout_of, load_engine
 from ninfer.engine.plan import MemoryPlan, plan_memory
-from ninfer.errors import ArtifactError, StartupError
+from ninfer.errors import StartupError
 from ninfer.text.template import ChatTemplate, builtin_source, template_source
 from ninfer.text.tokenizer import Tokenizer
 
@@ -39,8 +37,8 @@ def open_served(artifact: Artifact, settings: Settings) -> Served:
     bound = bind(artifact)
     tokenizer = Tokenizer.from_resources(
         bound.resource("text", "tokenizer.json"),
-        _optional(bound, "tokenizer_config.json"),
-        _optional(bound, "generation_config.json"),
+        bound.optional_resource("text", "tokenizer_config.json"),
+        bound.optional_resource("text", "generation_config.json"),
     )
     source = _template(bound, settings.chat_template)
     model = Model(
@@ -53,14 +51,8 @@ def open_served(artifact: Artifact, settings: Settings) -> Served:
     return Served(bound, model)
 
 
-def _optional(bound: BoundArtifact, role: str) -> bytes | None:
-    if role not in bound.artifact.directory.components["text"].resources:
-        return None
-    return bound.resource("text", role)
-
-
 def _generation_config(bound: BoundArtifact) -> Mapping[str, object]:
-    resource = _optional(bound, "generation_config.json")
+    resource = bound.optional_resource("text", "generation_config.json")
     if resource is None:
         return {}
     value = json.loads(resource)  # the tokenizer has checked that it is an object
@@ -74,7 +66,7 @@ def _template(bound: BoundArtifact, file: Path | None) -> str:
             return template_source(file.read_bytes())
         except OSError as error:
             raise StartupError(f"--chat-template {file} cannot be read: {error.strerror}") from None
-    resource = _optional(bound, "chat_template.jinja")
+    resource = bound.optional_resource("text", "chat_template.jinja")
     return template_source(resource) if resource is not None else builtin_source("qwen3_8")
 
 
@@ -103,23 +95,13 @@ class ArtifactBuilder:
     def plan(self) -> MemoryCheck:
         """The early plan; raises StartupError when it does not fit."""
         settings, bound = self._settings, self._bound
-        layout: Layout = PlainLayout(bound.text) if self._on_processor else device_layout(bound, settings)
+        layout = layout_of(bound, settings)  # first: it says what is wrong with the device
         free = available_bytes(torch.device(settings.device), settings.device_memory_limit_bytes)
         return self._note(plan_memory(layout, settings, free))
 
-    @property
-    def _on_processor(self) -> bool:
-        return self._settings.device == "cpu"
-
     def load(self) -> tuple[EngineLike, MemoryCheck]:
         """Weights and pools onto the device; raises StartupError or ArtifactError."""
-        try:
-            kind = Engine if self._on_processor else DeviceEngine
-            engine = kind.load(self._bound, self._settings, self._public_ids)
-        except (ArtifactError, StartupError):
-            raise
-        except (OSError, MemoryError, RuntimeError) as error:
-            raise StartupError(f"the model cannot be loaded: {type(error).__name__}: {error}") from error
+        engine = load_engine(self._bound, self._settings, self._public_ids)
         return engine, self._note(engine.memory)
 
     def _note(self, plan: MemoryPlan) -> MemoryCheck:

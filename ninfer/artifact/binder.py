@@ -27,7 +27,7 @@ from ninfer.artifact.container import Artifact
 from ninfer.artifact.directory import Binding, Part, Use, WholeObject
 from ninfer.artifact.formats import find_format, row_split
 from ninfer.artifact.inspection import labels
-from ninfer.artifact.layouts import as_bytes
+from ninfer.artifact.layouts import GroupedRows, as_bytes, grouped_rows
 from ninfer.artifact.native import DIVISOR_ROLE
 from ninfer.artifact.parameters import DRAFTERS, INT32, Components, LogicalParameter, iterate_parameters
 from ninfer.errors import ArtifactError
@@ -42,20 +42,6 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupedRows:
-    """Consecutive rows of a grouped matrix in layout `row_split_k128_v1` (artifact spec 6.2).
-
-    base    [n, R * B]  uint8
-    high    [n, R * Hh] uint8, or None where the format has no high plane
-    scales  [n, R]      float16
-    """
-
-    base: NDArray[np.uint8]
-    high: NDArray[np.uint8] | None
-    scales: NDArray[np.float16]
 
 
 class BoundArtifact:
@@ -130,32 +116,13 @@ class BoundArtifact:
         """
         parameter = self.parameter(name)
         width = parameter.shape[1]
-        begin, end = rows[0] * width, rows[1] * width
-        assert 0 <= begin < end <= math.prod(parameter.shape)
-        position = 0
-        for part in parameter.parts:
-            first = max(begin - position, 0) + part.begin
-            last = min(end - position, part.end - part.begin) + part.begin
-            if first < last:
-                yield self._grouped(name, part.object, first, last, width)
-            position += part.end - part.begin
-
-    def _grouped(self, name: str, object: str, first: int, last: int, width: int) -> GroupedRows:
-        stored = self.artifact.tensor_object(object)
-        if first % width or last % width or stored.shape[1:] != (width,):
-            raise ArtifactError("UNSUPPORTED", self.artifact.path, f"parameter {name!r} is cut inside a row")
-        planes = row_split(find_format(stored.format), stored.shape)
-        data = as_bytes(self.artifact.object_bytes(object), planes.size)
-        begin, end = first // width, last // width
-
-        def plane(offset: int, row: int) -> NDArray[np.uint8]:
-            return data[offset + begin * row : offset + end * row].reshape(end - begin, row)
-
-        return GroupedRows(
-            base=plane(0, planes.base_row),
-            high=plane(planes.high_offset, planes.high_row) if planes.high_row else None,
-            scales=plane(planes.scale_offset, planes.scale_row).view("<f2"),
-        )
+        for part in _pieces(parameter, rows[0] * width, rows[1] * width):
+            stored = self.artifact.tensor_object(part.object)
+            if part.begin % width or part.end % width or stored.shape[1:] != (width,):
+                raise ArtifactError("UNSUPPORTED", self.artifact.path, f"parameter {name!r} is cut inside a row")
+            format = find_format(stored.format)
+            data = as_bytes(self.artifact.object_bytes(part.object), row_split(format, stored.shape).size)
+            yield grouped_rows(data, format, stored.shape, (part.begin // width, part.end // width))
 
     def token_ids(self) -> NDArray[np.int32]:
         """Token ids [rows] of the draft head; BAD_RANGE unless they are distinct rows of the vocabulary."""
@@ -172,19 +139,18 @@ class BoundArtifact:
         """Bytes of a component's resource."""
         return self.artifact.resource(component, role)
 
+    def optional_resource(self, component: str, role: str) -> bytes | None:
+        """Bytes of a component's resource, or None if it has none of that role."""
+        if role not in self.artifact.directory.components[component].resources:
+            return None
+        return self.resource(component, role)
+
     def _decode(self, parameter: Parameter, rows: tuple[int, int] | None) -> NDArray[Any]:
         width = math.prod(parameter.shape[1:])
         begin, end = (0, math.prod(parameter.shape)) if rows is None else (rows[0] * width, rows[1] * width)
         if not 0 <= begin < end <= math.prod(parameter.shape):
             raise ValueError(f"rows {rows} of {parameter.name} with shape {parameter.shape}")
-        pieces = []
-        position = 0
-        for part in parameter.parts:
-            first = max(begin - position, 0) + part.begin
-            last = min(end - position, part.end - part.begin) + part.begin
-            if first < last:
-                pieces.append(self._elements(part.object, first, last))
-            position += part.end - part.begin
+        pieces = [self._elements(part.object, part.begin, part.end) for part in _pieces(parameter, begin, end)]
         flat = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         shape = parameter.shape if rows is None else (rows[1] - rows[0], *parameter.shape[1:])
         return flat.reshape(shape)
@@ -198,6 +164,17 @@ class BoundArtifact:
         rows = (begin // width, -(-end // width))
         flat = self.artifact.tensor(object, rows).reshape(-1)
         return flat[begin - rows[0] * width : end - rows[0] * width]
+
+
+def _pieces(parameter: Parameter, begin: int, end: int) -> Iterator[Part]:
+    """Where the flat elements [begin, end) of a parameter are stored, in order."""
+    position = 0
+    for part in parameter.parts:
+        first = max(begin - position, 0) + part.begin
+        last = min(end - position, part.end - part.begin) + part.begin
+        if first < last:
+            yield Part(part.object, first, last)
+        position += part.end - part.begin
 
 
 def bind(artifact: Artifact, components: Sequence[str] = ("text",)) -> BoundArtifact:

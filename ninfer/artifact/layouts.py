@@ -6,6 +6,7 @@ stream a large matrix.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -108,20 +109,41 @@ def pack_grouped(codes: Int8, scales: NDArray[np.float16], format: Format) -> By
     return packed
 
 
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Consecutive rows of a `row_split_k128_v1` object (6.2) as they are stored.
+
+    base    [n, R * B]  uint8
+    high    [n, R * Hh] uint8, or None where the format has no high plane
+    scales  [n, R]      float16
+    """
+
+    base: Bytes
+    high: Bytes | None
+    scales: NDArray[np.float16]
+
+
+def grouped_rows(data: Bytes, format: Format, shape: tuple[int, ...], rows: tuple[int, int]) -> GroupedRows:
+    """Rows [begin, end) of an object, without a copy."""
+    planes = row_split(format, shape)
+    begin, end = rows
+
+    def plane(offset: int, row: int) -> Bytes:
+        return data[offset + begin * row : offset + end * row].reshape(end - begin, row)
+
+    return GroupedRows(
+        base=plane(0, planes.base_row),
+        high=plane(planes.high_offset, planes.high_row) if planes.high_row else None,
+        scales=plane(planes.scale_offset, planes.scale_row).view("<f2"),
+    )
+
+
 def unpack_grouped(
     data: Bytes, format: Format, shape: tuple[int, ...], rows: tuple[int, int]
 ) -> tuple[Int8, NDArray[np.float16]]:
     """Codes [n, R, G] int8 and scales [n, R] float16, padding included, of rows [begin, end) of an object."""
-    planes = row_split(format, shape)
-    begin, end = rows
-    base = data[begin * planes.base_row : end * planes.base_row].reshape(end - begin, -1)
-    high = None
-    if planes.high_row:
-        start = planes.high_offset
-        high = data[start + begin * planes.high_row : start + end * planes.high_row].reshape(end - begin, -1)
-    start = planes.scale_offset
-    words = data[start + begin * planes.scale_row : start + end * planes.scale_row]
-    return unpack_codes(base, high, format), words.view("<f2").reshape(end - begin, planes.groups)
+    stored = grouped_rows(data, format, shape, rows)
+    return unpack_codes(stored.base, stored.high, format), stored.scales
 
 
 def gather_rows(data: Bytes, format: Format, shape: tuple[int, ...], rows: NDArray[np.intp]) -> Bytes:

@@ -21,12 +21,13 @@ from ninfer.bench.driver import Driver, Taken
 from ninfer.bench.engine_options import EngineBench, Test, parse_engine
 from ninfer.bench.engine_table import table
 from ninfer.bench.floors import prefill_flop, round_bytes
-from ninfer.bench.loading import Model, load_engine, open_model, token_weight_bytes
+from ninfer.bench.loading import Model, open_model, token_weight_bytes
 from ninfer.bench.report import Json, device_object, head, spread
 from ninfer.bench.rounds import measure_columns, profile_rounds
 from ninfer.config import EngineSettings
 from ninfer.engine.devices import with_device
 from ninfer.engine.engine import Engine
+from ninfer.engine.loading import load_engine
 from ninfer.errors import StartupError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _measure(asked: EngineBench, settings: EngineSettings, model: Model, argv: S
     ids = corpus_ids(model.tokenizer, asked.corpus, max([1, *(test.prompt for test in asked.tests)]))
     ceilings = measure_ceilings(config, device)
     begin = time.perf_counter()
-    engine = load_engine(model, settings)
+    engine = load_engine(model.bound, settings, model.tokenizer.id_count)
     load_s = time.perf_counter() - begin
     if engine.memory.kv_capacity_tokens < asked.capacity_tokens:
         raise StartupError(

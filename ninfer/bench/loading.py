@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
 from ninfer.bench.report import Json
-from ninfer.config import EngineSettings
 from ninfer.embedded import ARTIFACT
 from ninfer.engine.engine import Engine
-from ninfer.errors import ArtifactError, StartupError
+from ninfer.errors import StartupError
 from ninfer.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -48,27 +47,12 @@ def open_model(path: Path | None) -> Iterator[Model]:
         raise StartupError(f"the model {where} is not a file")
     with Artifact.open(where) as artifact:
         bound = bind(artifact)
-        roles = artifact.directory.components["text"].resources
-        optional = [
-            bound.resource("text", role) if role in roles else None
-            for role in ("tokenizer_config.json", "generation_config.json")
-        ]
-        tokenizer = Tokenizer.from_resources(bound.resource("text", "tokenizer.json"), *optional)
+        tokenizer = Tokenizer.from_resources(
+            bound.resource("text", "tokenizer.json"),
+            bound.optional_resource("text", "tokenizer_config.json"),
+            bound.optional_resource("text", "generation_config.json"),
+        )
         yield Model(where, bound, tokenizer)
-
-
-def load_engine(model: Model, settings: EngineSettings) -> Engine | DeviceEngine:
-    """The engine that a server would load on that device. Raises StartupError or ArtifactError."""
-    try:
-        if settings.device == "cpu":
-            return Engine.load(model.bound, settings, model.tokenizer.id_count)
-        from ninfer.engine.device_engine import DeviceEngine
-
-        return DeviceEngine.load(model.bound, settings, model.tokenizer.id_count)
-    except (ArtifactError, StartupError):
-        raise
-    except (OSError, MemoryError, RuntimeError) as error:
-        raise StartupError(f"the model cannot be loaded: {type(error).__name__}: {error}") from error
 
 
 def token_weight_bytes(engine: Engine | DeviceEngine, model: Model) -> int:

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ninfer.artifact.binder import GroupedRows
 from ninfer.artifact.config import FULL_ATTENTION, TextConfig
 from ninfer.artifact.formats import find_format, row_split
+from ninfer.artifact.layouts import GroupedRows
 from ninfer.errors import StartupError
 from ninfer.kernels.embedding.stored import StoredRows
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight, Planes, pack_pairs, pack_rows
