@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.embedding import triton_gather
+from ninfer.kernels.low_bit_linear.triton_head import merge_keys
 from ninfer.kernels.rmsnorm import triton_added
 from ninfer.kernels.rotary.triton_columns import rotary_token
 from ninfer.kernels.sampler import triton_draw
@@ -76,9 +77,9 @@ def _drawing() -> Iterator[Variant]:
     )
     yield Variant(
         "merged candidates",
-        triton_draw.merge_candidates,
+        merge_keys,
         {"keys": "i64", "merged": "i64"},
-        {"SIZE": MERGED, "KEPT": KEEP},
+        {"PADDED": MERGED, "KEEP": KEEP, "DEPENDENT": False},
         warps=warps,
         dependent=False,
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ninfer.kernels.low_bit_linear.pack import patterns
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredRows:
@@ -53,15 +55,6 @@ def gather(ids: Tensor, table: StoredRows, out: Tensor, through: Tensor | None =
 
 
 def _codes(base: Tensor, high: Tensor | None, bits: int) -> Tensor:
-    """Signed codes [n, R * group] of stored rows."""
-    if bits == 8:
-        return base.view(torch.int8)
-    n = base.shape[0]
-    low = torch.stack([base & 15, base >> 4], dim=-1).reshape(n, -1).to(torch.int32)
-    if high is not None:
-        width = bits - 4
-        shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=base.device)
-        above = (high[..., None] >> shifts) & ((1 << width) - 1)
-        low |= above.reshape(n, -1).to(torch.int32) << 4
+    """Signed codes [n, R * group] int32 of stored rows."""
     half = 1 << (bits - 1)
-    return (low ^ half) - half
+    return (patterns(base, high, bits).to(torch.int32) ^ half) - half

@@ -102,11 +102,3 @@ def slots_buffer(shape: GdnShape, lanes: int, device: torch.device | str) -> Gdn
         open_g=torch.empty(lanes, shape.value_heads, 2, ROWS, device=device),
         ring=torch.empty(lanes, RING, shape.channels, dtype=torch.bfloat16, device=device),
     )
-
-
-def slot_bytes(shape: GdnShape) -> int:
-    """Bytes of one lane of one layer."""
-    heads = shape.value_heads
-    state = 4 * heads * shape.value_width * shape.key_width
-    rows = 2 * shape.key_heads * KEY_ROWS * shape.key_width + 4 * heads * ROWS * (shape.value_width + 2)
-    return state + rows + 2 * RING * shape.channels

@@ -22,12 +22,6 @@ from ninfer.kernels.low_bit_linear.triton_launch import dependent
 KERNELS = (round_kernel, convolve_blocks, prepare_blocks, scan_blocks, finish_rows)
 
 
-def settle_cache_keys() -> None:
-    """As in ``low_bit_linear.triton_launch``: make the keys of Triton's disk cache independent of who comes first."""
-    for kernel in KERNELS:
-        _ = kernel.cache_key
-
-
 @cache
 def _shared_bytes(index: int) -> int:
     return int(torch.cuda.get_device_properties(index).shared_memory_per_block_optin)  # type: ignore[attr-defined]

@@ -181,7 +181,10 @@ def _pack_block(planes: Planes, weight: LowBitWeight) -> Tensor:
     """The words of some row tiles, [n, quanta, words]."""
     packing = weight.packing
     n, quanta, h = tiles(planes.rows), packing.quanta(weight.columns), packing.group // 32
-    stored = _filled(_patterns(planes, packing.bits), n * TILE_ROWS, quanta * packing.columns) ^ packing.offset
+    stored = (
+        _filled(patterns(planes.base, planes.high, packing.bits), n * TILE_ROWS, quanta * packing.columns)
+        ^ packing.offset
+    )
     stored = stored.reshape(n, 2, 8, quanta, GROUPS, h, 4, 2, 2, 2)  # n, r, g, q, i, h, t, u, v, e
     pairs = stored.permute(5, 7, 8, 1, 9, 0, 3, 2, 6, 4).reshape(packing.pairs, 2, n, quanta, 32, GROUPS)
     halves = torch.zeros(packing.lane_words, *pairs.shape[1:], dtype=torch.int32, device=pairs.device)
@@ -195,20 +198,19 @@ def _pack_block(planes: Planes, weight: LowBitWeight) -> Tensor:
     return torch.cat([words, scales.view(torch.int32)], dim=-1)
 
 
-def _patterns(planes: Planes, bits: int) -> Tensor:
-    """Two's-complement bit patterns of the codes, [n, R * group] uint8 (artifact spec 6.2)."""
-    base = planes.base
+def patterns(base: Tensor, high: Tensor | None, bits: int) -> Tensor:
+    """Two's-complement bit patterns of the codes in two planes, [n, R * group] uint8 (artifact spec 6.2)."""
     if bits == 8:
         return base
     n = base.shape[0]
     low = torch.stack([base & 15, base >> 4], dim=-1).reshape(n, -1)
-    if planes.high is None:
+    if high is None:
         assert bits == 4
         return low
     width = bits - 4  # high bits of 8 / width consecutive codes in each byte, lowest first
     shifts = torch.arange(0, 8, width, dtype=torch.uint8, device=base.device)
-    high = (planes.high[..., None] >> shifts) & ((1 << width) - 1)
-    return low | (high.reshape(n, -1) << 4)
+    above = (high[..., None] >> shifts) & ((1 << width) - 1)
+    return low | (above.reshape(n, -1) << 4)
 
 
 def _filled(values: Tensor, rows: int, columns: int) -> Tensor:

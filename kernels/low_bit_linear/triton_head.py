@@ -12,11 +12,12 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-_LOWEST = tl.constexpr(-(2**63))
+LOWEST = tl.constexpr(-(2**63))
 
 
 @triton.jit
-def _keys(value, row):
+def candidate_keys(value, row):
+    """Keys that order like the values, lower rows first among equals."""
     bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)  # both zeros are one value
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
     return (ordered << 32) | (0xFFFFFFFF - row.to(tl.int64))
@@ -40,7 +41,7 @@ def block_keys(logits, keys, rows, legal, PADDED: tl.constexpr, KEEP: tl.constex
     row = tl.program_id(0) * PADDED + tl.arange(0, PADDED)
     value = tl.load(logits + token * rows + row, mask=row < legal, other=0.0)
     at = (token * tl.num_programs(0) + tl.program_id(0)) * KEEP
-    _store_best(keys + at, tl.where(row < legal, _keys(value, row), _LOWEST), KEEP)
+    _store_best(keys + at, tl.where(row < legal, candidate_keys(value, row), LOWEST), KEEP)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -51,5 +52,5 @@ def merge_keys(keys, merged, count, PADDED: tl.constexpr, KEEP: tl.constexpr, DE
         gdc_wait()
     token = tl.program_id(1).to(tl.int64)
     index = tl.program_id(0) * PADDED + tl.arange(0, PADDED)
-    mine = tl.load(keys + token * count + index, mask=index < count, other=_LOWEST)
+    mine = tl.load(keys + token * count + index, mask=index < count, other=LOWEST)
     _store_best(merged + (token * tl.num_programs(0) + tl.program_id(0)) * KEEP, mine, KEEP)

@@ -39,17 +39,6 @@ KERNELS = (
 )
 
 
-def settle_cache_keys() -> None:
-    """Make the keys of Triton's disk cache the same in every process, whichever kernel is launched first.
-
-    Triton (3.6 to 3.9) hashes a function once, with what it had hashed by then; so kernels that share functions get
-    keys that depend on who came first, and a process with another order would compile again. Call before the first
-    launch.
-    """
-    for kernel in KERNELS:
-        _ = kernel.cache_key
-
-
 @cache
 def _capability_dependent(index: int) -> bool:
     return torch.cuda.get_device_capability(index) >= MIN_DEPENDENT_CAPABILITY
@@ -251,7 +240,7 @@ def candidates(logits: Tensor, legal: int, keep: int) -> tuple[Tensor, Tensor]:
 
 
 def _read_keys(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and rows of keys; the inverse of `triton_head._keys`."""
+    """Values and rows of keys; the inverse of `triton_head.candidate_keys`."""
     ordered = (keys >> 32).to(torch.int32)
     values = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
     return values, (0xFFFFFFFF - (keys & 0xFFFFFFFF)).to(torch.int32)

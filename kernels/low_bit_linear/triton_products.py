@@ -30,11 +30,33 @@ from ninfer.kernels.low_bit_linear.triton_stream import arrive, divide, found, s
 
 
 @triton.jit
-def _rows(
-    x, words, part, counters, out, squares, group, program, schedule, tokens, rows,
-    capacity, columns_normed, eps,
-    BITS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
+def _end_normed(
+    part, tile, counts, group, tiles, tokens, factors, squares, capacity, columns_normed, eps, out, extent,
+    WIDTH: tl.constexpr, SLOTS: tl.constexpr, PARTS: tl.constexpr, NORMED: tl.constexpr, SILU_MUL: tl.constexpr,
 ):  # fmt: skip
+    """The ends of two tiles for every block of columns; with more blocks than one each takes its own factors."""
+    BLOCKS: tl.constexpr = (WIDTH + 7) // 8
+    for n in range(BLOCKS):
+        block = group * BLOCKS + n
+        if BLOCKS > 1:
+            loaded = tile_squares(squares, capacity, block, NORMED)
+            applied = tile_factors(loaded, columns_normed, eps, NORMED)
+        else:
+            applied = factors
+        if SILU_MUL:
+            end_silu_mul(part, tile, counts, block, tiles, tokens, applied, out, extent, WIDTH, SLOTS, PARTS, 2)
+        else:
+            end_rows(part, tile, counts, block, tiles, tokens, applied, out, extent, WIDTH, SLOTS, PARTS, 2)
+
+
+@triton.jit
+def _normed(
+    x, words, part, counters, out, squares, group, program, schedule, tokens, extent,
+    capacity, columns_normed, eps,
+    BITS: tl.constexpr, WIDTH: tl.constexpr, SLOTS: tl.constexpr, NORMED: tl.constexpr, SILU_MUL: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """A program's part of a product of normed columns. extent: rows of `out`, or the blocks of a group of columns."""
     BLOCKS: tl.constexpr = (WIDTH + 7) // 8
     stream(x, words, part, group, program, schedule, tokens, BITS, WIDTH, SLOTS, DEPENDENT)
     group = opaque(group)
@@ -42,29 +64,21 @@ def _rows(
     if BLOCKS == 1:
         loaded = tile_squares(squares, capacity, group, NORMED)
     first, last, arrival = arrive(counters + group * tiles, program, schedule)
+    factors = ()
     if BLOCKS == 1:
         factors = settled(tile_factors(loaded, columns_normed, eps, NORMED), NORMED, WIDTH)
     counts = found(arrival)
     # The ends of the run; then the tiles between, which no other program has.
     if counts[0] + counts[1] > 0:
-        for n in range(BLOCKS):
-            block = group * BLOCKS + n
-            if BLOCKS > 1:
-                loaded = tile_squares(squares, capacity, block, NORMED)
-                factors = tile_factors(loaded, columns_normed, eps, NORMED)
-            end_rows(
-                part, (first, last), counts, block, tiles, tokens, factors, out, rows, WIDTH, SLOTS, SLOTS, 2
-            )  # fmt: skip
+        _end_normed(
+            part, (first, last), counts, group, tiles, tokens, factors, squares, capacity, columns_normed, eps,
+            out, extent, WIDTH, SLOTS, SLOTS, NORMED, SILU_MUL,
+        )  # fmt: skip
     for tile in range(first + 1, last, 2):
-        for n in range(BLOCKS):
-            block = group * BLOCKS + n
-            if BLOCKS > 1:
-                loaded = tile_squares(squares, capacity, block, NORMED)
-                factors = tile_factors(loaded, columns_normed, eps, NORMED)
-            end_rows(
-                part, (tile, tile + 1), (1, (tile + 1 < last).to(tl.int32)), block, tiles, tokens, factors,
-                out, rows, WIDTH, SLOTS, 1, 2,
-            )  # fmt: skip
+        _end_normed(
+            part, (tile, tile + 1), (1, (tile + 1 < last).to(tl.int32)), group, tiles, tokens, factors,
+            squares, capacity, columns_normed, eps, out, extent, WIDTH, SLOTS, 1, NORMED, SILU_MUL,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",
@@ -78,9 +92,9 @@ def product_rows_one(
     group = tl.program_id(0)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
     schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
-    _rows(
+    _normed(
         x, words, part, counters, out, squares, group, tl.program_id(1), schedule, tokens, rows,
-        capacity, columns_normed, eps, BITS, WIDTH, SLOTS, NORMED, DEPENDENT,
+        capacity, columns_normed, eps, BITS, WIDTH, SLOTS, NORMED, False, DEPENDENT,
     )  # fmt: skip
 
 
@@ -103,15 +117,15 @@ def product_rows_two(
     before = divide(program * programs, both, both_inverse)  # programs of the first matrix among those before this one
     if divide((program + 1) * programs, both, both_inverse) > before:
         schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
-        _rows(
+        _normed(
             x, words, part, counters, out, squares, group, before, schedule, tokens, rows,
-            capacity, columns_normed, eps, BITS, WIDTH, SLOTS, NORMED, DEPENDENT,
+            capacity, columns_normed, eps, BITS, WIDTH, SLOTS, NORMED, False, DEPENDENT,
         )  # fmt: skip
     else:
         schedule = (tiles2, quanta, quanta_inverse, programs2, base2, base_inverse2, longer_inverse2)
-        _rows(
+        _normed(
             x, words2, part2, counters2, out2, squares, group, program - before, schedule, tokens, rows2,
-            capacity, columns_normed, eps, BITS2, WIDTH, SLOTS, NORMED, DEPENDENT,
+            capacity, columns_normed, eps, BITS2, WIDTH, SLOTS, NORMED, False, DEPENDENT,
         )  # fmt: skip
 
 
@@ -126,39 +140,13 @@ def product_silu_mul(
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """columns out[t, i] = silu(gate) * up of a paired matrix"""
-    BLOCKS: tl.constexpr = (WIDTH + 7) // 8
     group = tl.program_id(0)
-    program = tl.program_id(1)
     x += group.to(tl.int64) * plane * (32 * WIDTH)
     schedule = (tiles, quanta, quanta_inverse, programs, base, base_inverse, longer_inverse)
-    stream(x, words, part, group, program, schedule, tokens, BITS, WIDTH, SLOTS, DEPENDENT)
-    group = opaque(group)
-    if BLOCKS == 1:
-        loaded = tile_squares(squares, capacity, group, NORMED)
-    first, last, arrival = arrive(counters + group * tiles, program, schedule)
-    if BLOCKS == 1:
-        factors = settled(tile_factors(loaded, columns_normed, eps, NORMED), NORMED, WIDTH)
-    counts = found(arrival)
-    # The ends of the run; then the tiles between, which no other program has.
-    if counts[0] + counts[1] > 0:
-        for n in range(BLOCKS):
-            block = group * BLOCKS + n
-            if BLOCKS > 1:
-                loaded = tile_squares(squares, capacity, block, NORMED)
-                factors = tile_factors(loaded, columns_normed, eps, NORMED)
-            end_silu_mul(
-                part, (first, last), counts, block, tiles, tokens, factors, out, out_plane, WIDTH, SLOTS, SLOTS, 2
-            )  # fmt: skip
-    for tile in range(first + 1, last, 2):
-        for n in range(BLOCKS):
-            block = group * BLOCKS + n
-            if BLOCKS > 1:
-                loaded = tile_squares(squares, capacity, block, NORMED)
-                factors = tile_factors(loaded, columns_normed, eps, NORMED)
-            end_silu_mul(
-                part, (tile, tile + 1), (1, (tile + 1 < last).to(tl.int32)), block, tiles, tokens, factors,
-                out, out_plane, WIDTH, SLOTS, 1, 2,
-            )  # fmt: skip
+    _normed(
+        x, words, part, counters, out, squares, group, tl.program_id(1), schedule, tokens, out_plane,
+        capacity, columns_normed, eps, BITS, WIDTH, SLOTS, NORMED, True, DEPENDENT,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["plane", "tokens", "tiles", "quanta", "quanta_inverse", "programs", "base",

@@ -11,18 +11,13 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ninfer.kernels.kv_codec.pool import PAGE, Pool
 from ninfer.kernels.low_bit_linear.buffers import Columns
+from ninfer.kernels.low_bit_linear.triton_launch import dependent
 from ninfer.kernels.paged_attention import variants
 from ninfer.kernels.paged_attention.scratch import ChunkScratch, RoundScratch
 from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, prepare_chunk, spread_history
 from ninfer.kernels.paged_attention.triton_round import attention_round as round_kernel
 
 CHUNK_KERNELS = (prepare_chunk, spread_history, attend_chunk)
-MIN_DEPENDENT_CAPABILITY = (9, 0)
-
-
-def dependent(device: torch.device) -> bool:
-    """Whether kernels of a device are launched before their predecessor has ended."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= MIN_DEPENDENT_CAPABILITY
 
 
 def default_programs(device: torch.device) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from ninfer.kernels.rmsnorm import torch_rows
 
 
 def add_offset_rmsnorm(residual: Tensor, y: Tensor | None, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -24,6 +25,4 @@ def add_offset_rmsnorm(residual: Tensor, y: Tensor | None, weight: Tensor, eps: 
         return
     if y is not None:
         residual.copy_(residual.float() + y.float())
-    wide = residual.float()
-    factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    out.copy_(wide * factor * (weight + 1.0))
+    out.copy_(torch_rows.offset_rmsnorm(residual, weight, eps))

@@ -11,19 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ninfer.kernels.low_bit_linear.triton_head import LOWEST, candidate_keys, merge_keys
 from ninfer.kernels.sampler.lanes import BLOCK, KEEP, LAW_FIELDS, MAX_STOP_IDS, MERGED, DrawBuffers, LaneTables
 
 WARPS = 4
 MAX_CANDIDATES = tl.constexpr(20)
-_LOWEST = tl.constexpr(-(2**63))
-
-
-@triton.jit
-def candidate_keys(value, row):
-    """Keys that order like the values, lower rows first among equals."""
-    bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)  # both zeros are one value
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
-    return (ordered << 32) | (0xFFFFFFFF - row.to(tl.int64))
 
 
 @triton.jit(do_not_specialize=["vocabulary", "public"])
@@ -46,19 +38,9 @@ def choose_candidates(
     if (presence != 0.0) | (frequency != 0.0):
         count = tl.load(counts + lane * vocabulary + row, mask=legal, other=0)
         value = value - presence * (count > 0).to(tl.float32) - frequency * count.to(tl.float32)
-    candidates = tl.where(legal, candidate_keys(value, row), _LOWEST)
+    candidates = tl.where(legal, candidate_keys(value, row), LOWEST)
     at = (token * tl.num_programs(0) + block) * KEPT
     tl.store(keys + at + tl.arange(0, KEPT), tl.topk(candidates, KEPT))
-
-
-@triton.jit(do_not_specialize=["count"])
-def merge_candidates(keys, merged, count, SIZE: tl.constexpr, KEPT: tl.constexpr):
-    """merged[t, program, KEPT]: the best of SIZE keys."""
-    token = tl.program_id(1).to(tl.int64)
-    index = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    mine = tl.load(keys + token * count + index, mask=index < count, other=_LOWEST)
-    at = (token * tl.num_programs(0) + tl.program_id(0)) * KEPT
-    tl.store(merged + at + tl.arange(0, KEPT), tl.topk(mine, KEPT))
 
 
 @triton.jit(do_not_specialize=["vocabulary", "count", "blocks"])
@@ -70,7 +52,7 @@ def draw_token(
     token = tl.program_id(0).to(tl.int64)
     lane = tl.load(lanes + token).to(tl.int64)
     index = tl.arange(0, SIZE)
-    best = tl.topk(tl.load(keys + token * count + index, mask=index < count, other=_LOWEST), KEPT)
+    best = tl.topk(tl.load(keys + token * count + index, mask=index < count, other=LOWEST), KEPT)
     rank = tl.arange(0, KEPT)
     ordered = (best >> 32).to(tl.int32)
     value = (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
@@ -80,7 +62,7 @@ def draw_token(
     top_p = tl.load(laws + lane * LAW + 2)
     min_p = tl.load(laws + lane * LAW + 3)
     most = tl.where((top_k >= 1.0) & (top_k < MAX_CANDIDATES), top_k.to(tl.int32), MAX_CANDIDATES)
-    offered = (rank < most) & (best != _LOWEST)
+    offered = (rank < most) & (best != LOWEST)
     heat = tl.where(temperature > 0.0, temperature, 1.0)
     largest = tl.max(tl.where(rank == 0, value, -3.4e38), axis=0)
     weight = tl.where(offered, tl.exp(value / heat - largest / heat), 0.0)
@@ -130,7 +112,7 @@ def draw(
     keys, spare, count = first, second, blocks * KEEP
     while count > MERGED:
         parts = triton.cdiv(count, MERGED)
-        merge_candidates[(parts, tokens)](keys, spare, count, SIZE=MERGED, KEPT=KEEP, num_warps=WARPS)
+        merge_keys[(parts, tokens)](keys, spare, count, PADDED=MERGED, KEEP=KEEP, DEPENDENT=False, num_warps=WARPS)
         keys, spare, count = spare, keys, parts * KEEP
     draw_token[(tokens,)](
         keys, lanes, tables.laws, uniforms, tables.stops, tables.counts, tables.anchors, buffers.faults, results,

@@ -12,7 +12,7 @@ from ninfer.kernels.paged_attention import triton_launch as paged_attention
 from ninfer.kernels.paged_attention.triton_round import attention_round
 from ninfer.kernels.rmsnorm.triton_added import add_norm_row
 from ninfer.kernels.rotary.triton_columns import rotary_token
-from ninfer.kernels.sampler.triton_draw import choose_candidates, draw_token, merge_candidates
+from ninfer.kernels.sampler.triton_draw import choose_candidates, draw_token
 from ninfer.kernels.silu_mul.triton_into import silu_mul_piece
 
 ROUND_KERNELS: tuple[Any, ...] = (
@@ -22,7 +22,6 @@ ROUND_KERNELS: tuple[Any, ...] = (
     gdn_round,
     attention_round,
     choose_candidates,
-    merge_candidates,
     draw_token,
 )
 CHUNK_KERNELS: tuple[Any, ...] = (add_norm_row, silu_mul_piece, *gdn.KERNELS, *paged_attention.CHUNK_KERNELS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ninfer.kernels.silu_mul import torch_halves
+
 
 def silu_mul_into(gate_up: Tensor, out: Tensor) -> None:
     """out[t, i] = silu(gate_up[t, i]) * gate_up[t, I + i]
@@ -18,5 +20,4 @@ def silu_mul_into(gate_up: Tensor, out: Tensor) -> None:
 
         triton_into.silu_mul_into(gate_up, out)
         return
-    gate, up = gate_up.float().chunk(2, dim=-1)
-    out.copy_(gate / (1.0 + (-gate).exp()) * up)
+    out.copy_(torch_halves.silu_mul(gate_up))

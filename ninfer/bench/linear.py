@@ -103,8 +103,9 @@ def _programs(device: torch.device) -> int:
     if device.type != "cuda":
         return FALLBACK_PROGRAMS
     from ninfer.kernels.low_bit_linear import triton_launch
+    from ninfer.kernels.served.kernels import settle_cache_keys
 
-    triton_launch.settle_cache_keys()
+    settle_cache_keys()
     return triton_launch.default_programs(device)
 
 

@@ -47,14 +47,15 @@ class Cache:
         self.counts[lane].zero_()
 
 
-def _layers(config: TextConfig, kind: str) -> list[int]:
+def layers_of(config: TextConfig, kind: str) -> list[int]:
+    """Numbers of the layers of a kind."""
     return [layer for layer, layer_kind in enumerate(config.layer_types) if layer_kind == kind]
 
 
 def kv_specs(config: TextConfig, pages: int, dtype: str) -> tuple[TensorSpec, ...]:
     """Planes of the page pool: plane-major, page-major inside a plane (kv-and-state spec 8.3)."""
     shape = (pages, config.kv_heads, PAGE_TOKENS, config.head_dim)
-    layers = _layers(config, FULL_ATTENTION)
+    layers = layers_of(config, FULL_ATTENTION)
     return tuple(TensorSpec(f"{plane}/{layer}", shape, dtype) for layer in layers for plane in ("keys", "values"))
 
 
@@ -64,7 +65,7 @@ def state_specs(config: TextConfig, lanes: int, dtype: str) -> tuple[TensorSpec,
     history = (lanes, config.conv_kernel - 1, config.conv_channels)
     return tuple(
         spec
-        for layer in _layers(config, LINEAR_ATTENTION)
+        for layer in layers_of(config, LINEAR_ATTENTION)
         for spec in (TensorSpec(f"s/{layer}", shape, "fp32"), TensorSpec(f"history/{layer}", history, dtype))
     )
 
@@ -75,7 +76,7 @@ def open_row_specs(config: TextConfig, lanes: int) -> tuple[TensorSpec, ...]:
     value = (lanes, config.gdn_value_heads, BLOCK, config.gdn_value_dim)
     return tuple(
         TensorSpec(f"{name}/{layer}", shape, "fp32")
-        for layer in _layers(config, LINEAR_ATTENTION)
+        for layer in layers_of(config, LINEAR_ATTENTION)
         for name, shape in (("open_k", key), ("open_u", value), ("open_g", value[:3]))
     )
 
@@ -91,7 +92,7 @@ def lane_specs(config: TextConfig, lanes: int, blocks: int) -> tuple[TensorSpec,
 
 def build_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: Arena) -> Cache:
     """Give tensors their meaning; `state` was made from :func:`state_specs` and :func:`lane_specs` together."""
-    attention, linear = _layers(config, FULL_ATTENTION), _layers(config, LINEAR_ATTENTION)
+    attention, linear = layers_of(config, FULL_ATTENTION), layers_of(config, LINEAR_ATTENTION)
     return Cache(
         keys=tuple(kv[f"keys/{layer}"] for layer in attention),
         values=tuple(kv[f"values/{layer}"] for layer in attention),

@@ -15,6 +15,7 @@ from ninfer.kernels.gdn.slots import KEY_ROWS, RING, ROWS, TAPS, GdnSlots
 from ninfer.kernels.kv_codec.pool import SCALE_GROUP, Pool
 from ninfer.kernels.sampler.lanes import LAW_FIELDS, MAX_STOP_IDS, LaneTables
 from ninfer.model.arena import Arena, TensorSpec
+from ninfer.model.cache import layers_of
 from ninfer.step import PAGE_TOKENS
 
 KV_DTYPES = ("bf16", "int8")
@@ -34,11 +35,6 @@ class DeviceCache:
     slots: tuple[GdnSlots, ...]
     tables: Tensor
     drawing: LaneTables
-
-
-def layers_of(config: TextConfig, kind: str) -> list[int]:
-    """Numbers of the layers of a kind."""
-    return [layer for layer, layer_kind in enumerate(config.layer_types) if layer_kind == kind]
 
 
 def kv_specs(config: TextConfig, pages: int, dtype: str) -> tuple[TensorSpec, ...]:

@@ -25,6 +25,7 @@ from ninfer.kernels.paged_attention.op import attention_round
 from ninfer.kernels.paged_attention.scratch import RoundScratch, round_scratch
 from ninfer.kernels.paged_attention.variants import ROUND_PROGRAMS
 from ninfer.kernels.rotary.columns import rotary_columns
+from ninfer.kernels.rotary.op import rotary_frequencies
 from ninfer.kernels.sampler.lanes import DrawBuffers, draw, draw_buffers
 from ninfer.model.device_cache import DeviceCache
 from ninfer.model.low_bit_weights import AttentionMatrices, GdnMatrices, LayerMatrices, TextMatrices
@@ -132,7 +133,10 @@ def round_shared(
     widest_first = max(layer.mixer.first.rows for layer in weights.layers)
     widest_second = max(layer.mixer.second.rows for layer in weights.layers)
     half = config.rotary_dim // 2 if config.heads else 1
-    exponents = torch.arange(0, 2 * half, 2, dtype=torch.float32) / (2 * half)
+    # Made on the processor, so that the angles are the same on every device.
+    frequencies = (
+        rotary_frequencies(config.rope_theta, 2 * half, torch.device("cpu")) if config.heads else torch.zeros(half)
+    )
     fold = None
     if per_lane > 1 and cache.slots:
         fold = torch.empty(lanes, *cache.slots[0].s.shape[1:], device=device)
@@ -145,7 +149,7 @@ def round_shared(
         logits=torch.zeros(tokens, config.vocab_size, device=device),
         cos=torch.zeros(tokens, half, device=device),
         sin=torch.zeros(tokens, half, device=device),
-        frequencies=(1.0 / (config.rope_theta**exponents)).to(device) if config.heads else torch.zeros(half),
+        frequencies=frequencies.to(device),
         results=torch.zeros(tokens, 2, dtype=torch.int32, device=device),
         draw=draw_buffers(tokens, config.vocab_size, device),
         fold=fold,

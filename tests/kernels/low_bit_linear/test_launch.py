@@ -23,6 +23,7 @@ from ninfer.kernels.low_bit_linear import triton_launch
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer
 from ninfer.kernels.low_bit_linear.matrix import matrix, reference
 from ninfer.kernels.low_bit_linear.triton_head import merge_keys
+from ninfer.kernels.served.kernels import settle_cache_keys
 from tests.kernels.low_bit_linear.cases import EPS, paired_product, products
 from tests.kernels.low_bit_linear.data import matrix as stored_matrix
 
@@ -76,7 +77,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
 def test_launches_use_the_binaries_of_the_matrix(launched: list[Launch]) -> None:
     """Four, two and eight slots, as the 27B has them, of matrices that take less time to make; binaries that the
     default run of the compile matrix has made."""
-    triton_launch.settle_cache_keys()
+    settle_cache_keys()
     tokens = 1
     x, inner = columns_buffer(512, tokens, "cpu", EPS), columns_buffer(32, tokens, "cpu")
     wide, narrow = columns_buffer(1024, tokens, "cpu", EPS), columns_buffer(1024, 8, "cpu")
