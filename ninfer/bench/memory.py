@@ -13,15 +13,12 @@ from pathlib import Path
 
 import torch
 
+from ninfer.bench.driver import Driver
 from ninfer.bench.loading import open_model
 from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.devices import with_device
 from ninfer.errors import StartupError
 from ninfer.options import parse
-from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
-from ninfer.types import Sampling
-
-GREEDY = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -59,22 +56,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _exercise(engine: DeviceEngine, lanes: int, chunk: int) -> None:
-    """One whole chunk in each lane, then a round of all."""
-    pages = chunk // 64
-    for lane in range(lanes):
-        mapping = PageMapping(0, tuple(range(lane * (pages + 1), lane * (pages + 1) + pages + 1)))
-        ids = tuple(range(1, chunk + 1))
-        engine.run(PrefillChunk(lane, 0, ids, mapping, LaneSetup(GREEDY, ()), sample=True))
+    """A whole chunk in each of one lane, two lanes and so on, and a round of them."""
     for rows in range(1, lanes + 1):
-        nothing = PageMapping(pages + 1, ())
-        engine.run(
-            DecodeRound(tuple(DecodeRow(lane, chunk + _rounds_before(lane, rows), nothing) for lane in range(rows)))
-        )
-
-
-def _rounds_before(lane: int, rows: int) -> int:
-    """Rounds that a lane has been in before the one of `rows` lanes."""
-    return rows - 1 - lane
+        driver = Driver(engine, rows, chunk)
+        driver.read(range(1, chunk + 1))
+        driver.decode(1)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ processor through the kernels' plain routes, which is how it is tested without a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -19,6 +19,7 @@ from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
 from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace, tensor_bytes
 from ninfer.engine.devices import settle_device
+from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
@@ -27,7 +28,7 @@ from ninfer.model.arena import Arena
 from ninfer.model.chunks import Chunks
 from ninfer.model.device_cache import DeviceCache, build_device_cache, fill_lane
 from ninfer.model.low_bit_weights import StoredModel, TextMatrices, load_matrices, plan_weights
-from ninfer.model.rounds import MAX_ROWS, Round, round_shared
+from ninfer.model.rounds import MAX_ROWS, Round, RoundInputs, round_shared
 from ninfer.step import (
     PAGE_TOKENS,
     DecodeResult,
@@ -37,7 +38,6 @@ from ninfer.step import (
     PageMapping,
     PrefillChunk,
     PrefillResult,
-    pages_for,
 )
 
 R = TypeVar("R")
@@ -48,17 +48,20 @@ _CPU_MULTIPROCESSORS = 4  # where there is no GPU, programs only shape the buffe
 
 
 @dataclass(slots=True)
-class _Lane:
-    """setup       law and stop ids of the running request
-    pages       in order
-    frontier    positions in the cache
-    state_block block whose entry state the recurrent slots hold
-    """
+class _Lane(Lane):
+    """state_block: block whose entry state the recurrent slots hold"""
 
-    setup: LaneSetup | None = None
-    pages: int = 0
-    frontier: int = 0
     state_block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What the device has to know of a lane before a round, or before drawing behind a chunk."""
+
+    lane: int
+    position: int
+    state_block: int
+    uniform: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class DeviceEngine:
         self._chunks = Chunks(layout.config, weights, cache, workspace.shared, workspace.chunk, public_ids)
         self._lanes = [_Lane() for _ in range(settings.lanes)]
         self._tables = self._pinned(*cache.tables.shape)
+        self._limits = TableLimits(settings.max_context_tokens, memory.pages, cache.tables.shape[1])
         self._slots = [self._host_slot() for _ in range(_HOST_SLOTS)]
         self._next_slot = 0
         self._logit_rows = 0
@@ -238,16 +242,15 @@ class DeviceEngine:
     # --- chunks --------------------------------------------------------------------------------------------------
 
     def _launch_chunk(self, chunk: PrefillChunk) -> DeviceStep[PrefillResult]:
+        check_chunk(chunk)
         tokens = len(chunk.token_ids)
-        assert 0 < tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
-        assert chunk.begin % PAGE_TOKENS == 0, "chunks start at a block's first position"
-        assert (chunk.setup is not None) == (chunk.begin == 0), "setup comes with a lane's first chunk"
+        assert tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
         slot, marks = self._slot(), _Marks(self._device)
         marks.begin()
         if chunk.setup is not None:
             self._set_up(chunk.lane, chunk.setup)
         lane = self._lanes[chunk.lane]
-        assert chunk.begin == lane.frontier, f"chunk at {chunk.begin}, lane at {lane.frontier}"
+        lane.check_chunk(chunk)
         end = chunk.begin + tokens
         self._map(chunk.lane, chunk.mapping, end)
         buffers = self._workspace.chunk
@@ -258,20 +261,16 @@ class DeviceEngine:
         self._chunks.read(chunk.lane, chunk.begin, tokens)
         lane.frontier, lane.state_block = end, end // PAGE_TOKENS
         if chunk.sample:
-            assert lane.setup is not None
-            self._tell(
-                slot, [(chunk.lane, end, lane.state_block, uniform(lane.setup.sampling.seed, end, Purpose.PREFILL))]
-            )
+            drawn_by = uniform(lane.running.sampling.seed, end, Purpose.PREFILL)
+            self._tell(slot, [_Row(chunk.lane, end, lane.state_block, drawn_by)])
             self._chunks.logits(tokens)
             self._chunks.draw()
             self._logit_rows = 1
-        results = self._workspace.shared.results
-        slot.results[:1].copy_(results[:1], non_blocking=True)
+            slot.results[:1].copy_(self._workspace.shared.results[:1], non_blocking=True)
         marks.end()
 
         def read(seconds: float) -> PrefillResult:
-            drawn = _drawn(slot.results, (chunk.lane,)) if chunk.sample else (None,)
-            return PrefillResult(drawn[0], seconds)
+            return PrefillResult(_drawn(slot.results, (chunk.lane,))[0] if chunk.sample else None, seconds)
 
         return DeviceStep(marks, read)
 
@@ -287,19 +286,16 @@ class DeviceEngine:
     # --- rounds --------------------------------------------------------------------------------------------------
 
     def _launch_round(self, plan: DecodeRound) -> DeviceStep[DecodeResult]:
-        lanes = tuple(row.lane for row in plan.rows)
-        assert lanes, "an empty round"
-        assert len(set(lanes)) == len(lanes), "a lane twice in one round"
+        lanes = lanes_of(plan)
         slot, marks = self._slot(), _Marks(self._device)
         marks.begin()
         told = []
         for row in plan.rows:
             lane = self._lanes[row.lane]
-            assert row.position == lane.frontier > 0, f"row at {row.position}, lane at {lane.frontier}"
-            assert lane.setup is not None
+            lane.check_row(row.position)
             self._map(row.lane, row.mapping, row.position + 1)
-            drawn_by = uniform(lane.setup.sampling.seed, row.position, Purpose.DECODE)
-            told.append((row.lane, row.position, lane.state_block, drawn_by))
+            drawn_by = uniform(lane.running.sampling.seed, row.position, Purpose.DECODE)
+            told.append(_Row(row.lane, row.position, lane.state_block, drawn_by))
             lane.frontier, lane.state_block = row.position + 1, row.position // PAGE_TOKENS
         self._tell(slot, told)
         self._replay(len(lanes))
@@ -315,29 +311,20 @@ class DeviceEngine:
         else:
             graph.replay()
 
-    def _tell(self, slot: _HostSlot, rows: list[tuple[int, int, int, float]]) -> None:
-        """Lanes, positions, state blocks and uniform numbers to the device."""
-        for at, (lane, position, block, number) in enumerate(rows):
-            slot.inputs[0, at], slot.inputs[1, at], slot.inputs[2, at] = lane, position, block
-            slot.inputs[3].view(torch.float32)[at] = number
+    def _tell(self, slot: _HostSlot, rows: Sequence[_Row]) -> None:
+        """Everything a step reads of its lanes, in one copy to the device."""
+        _fill(RoundInputs(slot.inputs), rows)
         self._workspace.shared.inputs.storage.copy_(slot.inputs, non_blocking=True)
 
     # --- memory --------------------------------------------------------------------------------------------------
 
     def _map(self, number: int, mapping: PageMapping, end: int) -> None:
         """Append pages to a lane's table and see that positions below `end` have one."""
-        lane = self._lanes[number]
-        assert end <= self._settings.max_context_tokens, f"position {end - 1} beyond the longest sequence"
-        if mapping.pages:
-            last = mapping.first + len(mapping.pages)
-            assert mapping.first == lane.pages, f"mapping at {mapping.first}, table has {lane.pages}"
-            assert all(0 <= page < self._memory.pages for page in mapping.pages), "a page outside the pool"
-            assert last <= self._tables.shape[1], f"a table has room for {self._tables.shape[1]} pages"
-            self._tables[number, mapping.first : last] = torch.tensor(mapping.pages, dtype=torch.int32)
-            added = self._tables[number, mapping.first : last]
-            self._cache.tables[number, mapping.first : last].copy_(added, non_blocking=True)
-            lane.pages = last
-        assert pages_for(end) <= lane.pages, f"position {end - 1} has no page"
+        entries = self._lanes[number].map(mapping, end, self._limits)
+        if entries is not None:
+            added = self._tables[number, entries]
+            added.copy_(torch.tensor(mapping.pages, dtype=torch.int32))
+            self._cache.tables[number, entries].copy_(added, non_blocking=True)
 
     def _pinned(self, *shape: int) -> Tensor:
         return torch.zeros(*shape, dtype=torch.int32, pin_memory=self._device.type == "cuda")
@@ -416,17 +403,23 @@ class DeviceEngine:
         shared = round_shared(
             layout.config, self._weights, self._cache, rows, per_lane, layout.multiprocessors, self._device
         )
-        storage = torch.zeros(4, MAX_ROWS, dtype=torch.int32)
-        for at, lane in enumerate(self._lanes[:rows]):
-            storage[0, at], storage[1, at], storage[2, at] = at, lane.frontier, lane.state_block
-        shared.inputs.storage.copy_(storage)
+        told = RoundInputs(torch.zeros(4, MAX_ROWS, dtype=torch.int32))
+        _fill(told, [_Row(at, lane.frontier, lane.state_block) for at, lane in enumerate(self._lanes[:rows])])
+        shared.inputs.storage.copy_(told.storage)
         round_ = Round(layout.config, self._weights, self._cache, shared, self._public_ids, rows, per_lane)
         if self._device.type == "cuda":
-            with torch.inference_mode():
-                round_.launch(torch.zeros(rows * per_lane, dtype=torch.int32, device=self._device))
+            round_.launch(torch.zeros(rows * per_lane, dtype=torch.int32, device=self._device))
             torch.cuda.synchronize(self._device)
             self._prefer_cache()
         return round_
+
+
+def _fill(inputs: RoundInputs, rows: Sequence[_Row]) -> None:
+    """Write rows into the first places of inputs in host memory."""
+    count = len(rows)
+    numbers = [[row.lane for row in rows], [row.position for row in rows], [row.state_block for row in rows]]
+    inputs.storage[:3, :count] = torch.tensor(numbers, dtype=torch.int32)
+    inputs.uniforms[:count] = torch.tensor([row.uniform for row in rows])
 
 
 def _drawn(results: Tensor, lanes: tuple[int, ...]) -> tuple[Drawn, ...]:

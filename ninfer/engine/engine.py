@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, overload
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from ninfer.artifact.config import TextConfig
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
+from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.errors import DeviceFault, StartupError
@@ -43,15 +44,6 @@ class LoadedModel(ParameterValues, Protocol):
         """Dimensions of the text decoder."""
 
 
-@dataclass(slots=True)
-class _Lane:
-    """What the engine remembers of a lane: its law, its pages in order, and how many positions are in the cache."""
-
-    setup: LaneSetup | None = None
-    pages: list[int] = field(default_factory=list)
-    frontier: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Computed(Generic[R]):
     """A step that is done already: its result, or the fault that it met."""
@@ -79,7 +71,9 @@ class Engine:
         self._arenas = arenas
         self._public_ids = public_ids
         self._device = torch.device(settings.device)
-        self._lanes = [_Lane() for _ in range(settings.lanes)]
+        self._lanes = [Lane() for _ in range(settings.lanes)]
+        room = arenas.cache.tables.shape[1]
+        self._limits = TableLimits(settings.max_context_tokens, memory.pages, room)
         self._logits = torch.empty(0, public_ids)
 
     @classmethod
@@ -152,13 +146,11 @@ class Engine:
             return Computed(None, fault)
 
     def _prefill(self, chunk: PrefillChunk) -> Drawn | None:
-        assert chunk.token_ids, "an empty chunk"
-        assert chunk.begin % PAGE_TOKENS == 0, "chunks start at a block's first position"
-        assert (chunk.setup is not None) == (chunk.begin == 0), "setup comes with a lane's first chunk"
+        check_chunk(chunk)
         if chunk.setup is not None:
             self._clear(chunk.lane, chunk.setup)
         lane = self._lanes[chunk.lane]
-        assert chunk.begin == lane.frontier, f"chunk at {chunk.begin}, lane at {lane.frontier}"
+        lane.check_chunk(chunk)
         end = chunk.begin + len(chunk.token_ids)
         self._map(chunk.lane, chunk.mapping, end)
         x = forward(self._config, self._arenas.weights, self._arenas.cache, self._chunk_batch(chunk, end))
@@ -169,12 +161,9 @@ class Engine:
         return drawn
 
     def _decode(self, plan: DecodeRound) -> tuple[Drawn, ...]:
-        lanes = tuple(row.lane for row in plan.rows)
-        assert lanes, "an empty round"
-        assert len(set(lanes)) == len(lanes), "a lane twice in one round"
+        lanes = lanes_of(plan)
         for row in plan.rows:
-            frontier = self._lanes[row.lane].frontier
-            assert row.position == frontier > 0, f"row at {row.position}, lane at {frontier}"
+            self._lanes[row.lane].check_row(row.position)
             self._map(row.lane, row.mapping, row.position + 1)
         batch = self._round_batch(plan)
         x = forward(self._config, self._arenas.weights, self._arenas.cache, batch)
@@ -190,7 +179,7 @@ class Engine:
         self._logits = token_logits(weights, final_hidden(self._config, weights, x), self._public_ids)
         if not bool(torch.isfinite(self._logits).all()):
             raise DeviceFault(f"logits of lanes {list(lanes)} are not finite")
-        setups = [self._setup(number) for number in lanes]
+        setups = [self._lanes[number].running for number in lanes]
         chosen = torch.tensor(lanes, dtype=torch.int64, device=self._device)
         laws = [setup.sampling for setup in setups]
         uniforms = [uniform(law.seed, position, purpose) for law, position in zip(laws, positions, strict=True)]
@@ -203,28 +192,16 @@ class Engine:
             for number, token, setup in zip(lanes, ids.tolist(), setups, strict=True)
         )
 
-    def _setup(self, number: int) -> LaneSetup:
-        setup = self._lanes[number].setup
-        assert setup is not None, f"lane {number} was never set up"
-        return setup
-
     def _clear(self, number: int, setup: LaneSetup | None = None) -> None:
-        self._lanes[number] = _Lane(setup)
+        self._lanes[number] = Lane(setup)
         self._arenas.cache.clear_lane(number)
 
     def _map(self, number: int, mapping: PageMapping, end: int) -> None:
         """Append pages to a lane's table and see that positions below `end` have one."""
-        lane = self._lanes[number]
-        assert end <= self._settings.max_context_tokens, f"position {end - 1} beyond the longest sequence"
-        if mapping.pages:
-            assert mapping.first == len(lane.pages), f"mapping at {mapping.first}, table has {len(lane.pages)}"
-            assert all(0 <= page < self._memory.pages for page in mapping.pages), "a page outside the pool"
-            room = self._arenas.cache.tables.shape[1]
-            assert len(lane.pages) + len(mapping.pages) <= room, f"a table has room for {room} pages"
-            lane.pages.extend(mapping.pages)
+        entries = self._lanes[number].map(mapping, end, self._limits)
+        if entries is not None:
             added = torch.tensor(mapping.pages, dtype=torch.int32, device=self._device)
-            self._arenas.cache.tables[number, mapping.first : len(lane.pages)] = added
-        assert pages_for(end) <= len(lane.pages), f"position {end - 1} has no page"
+            self._arenas.cache.tables[number, entries] = added
 
     def _pages(self, number: int, end: int) -> Tensor:
         return self._arenas.cache.tables[number, : pages_for(end)].long()

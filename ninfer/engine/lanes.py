@@ -1,0 +1,73 @@
+"""What an engine remembers of a lane, and the rules of ``ninfer.step`` that a plan has to keep.
+
+A plan that breaks one is a fault of ours: assertions say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ninfer.step import PAGE_TOKENS, DecodeRound, LaneSetup, PageMapping, PrefillChunk, pages_for
+
+
+@dataclass(frozen=True, slots=True)
+class TableLimits:
+    """max_tokens: of a sequence; pages: of the pool; room: pages of one lane's table."""
+
+    max_tokens: int
+    pages: int
+    room: int
+
+
+@dataclass(slots=True)
+class Lane:
+    """setup: law and stop ids of the running request; pages: in the lane's table; frontier: positions in the cache."""
+
+    setup: LaneSetup | None = None
+    pages: int = 0
+    frontier: int = 0
+
+    def map(self, mapping: PageMapping, end: int, limits: TableLimits) -> slice | None:
+        """Count pages that are appended to the lane's table, and see that positions below `end` have one.
+
+        returns  the entries of the table that the pages go to, or None if there are no pages
+        """
+        assert end <= limits.max_tokens, f"position {end - 1} beyond the longest sequence"
+        entries = None
+        if mapping.pages:
+            last = mapping.first + len(mapping.pages)
+            assert mapping.first == self.pages, f"mapping at {mapping.first}, table has {self.pages}"
+            assert all(0 <= page < limits.pages for page in mapping.pages), "a page outside the pool"
+            assert last <= limits.room, f"a table has room for {limits.room} pages"
+            entries, self.pages = slice(mapping.first, last), last
+        assert pages_for(end) <= self.pages, f"position {end - 1} has no page"
+        return entries
+
+    def check_chunk(self, chunk: PrefillChunk) -> None:
+        """The chunk begins where the lane stands, once it has been set up."""
+        assert chunk.begin == self.frontier, f"chunk at {chunk.begin}, lane at {self.frontier}"
+
+    def check_row(self, position: int) -> None:
+        """A row of a round stands where the lane does, behind a prompt."""
+        assert position == self.frontier > 0, f"row at {position}, lane at {self.frontier}"
+
+    @property
+    def running(self) -> LaneSetup:
+        """The set-up of a lane that has one."""
+        assert self.setup is not None, "a lane that was never set up"
+        return self.setup
+
+
+def check_chunk(chunk: PrefillChunk) -> None:
+    """What holds for every chunk, before its lane is set up."""
+    assert chunk.token_ids, "an empty chunk"
+    assert chunk.begin % PAGE_TOKENS == 0, "chunks start at a block's first position"
+    assert (chunk.setup is not None) == (chunk.begin == 0), "setup comes with a lane's first chunk"
+
+
+def lanes_of(plan: DecodeRound) -> tuple[int, ...]:
+    """The lanes of a round, in row order."""
+    lanes = tuple(row.lane for row in plan.rows)
+    assert lanes, "an empty round"
+    assert len(set(lanes)) == len(lanes), "a lane twice in one round"
+    return lanes
