@@ -35,7 +35,7 @@ def _parser() -> Parser:
     add("--prompt-tokens", type=int, metavar="N", help="length of the prompts, roughly")
     add("--max-tokens", type=int, metavar="N", help="output limit of every request")
     add("--api-key", metavar="KEY", help="key that the server wants")
-    add_output(parser)
+    add_output(parser, drawn=True)
     return parser
 
 

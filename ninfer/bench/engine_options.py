@@ -121,7 +121,7 @@ def _parser() -> Parser:
     add("--long", type=float, default=20.0, metavar="S", help="run a test once that takes longer than this (20)")
     add("--interleave", action="store_true", help="repetitions of all tests in turn")
     add("--corpus", type=Path, metavar="FILE", help="UTF-8 text to read (a text of the package)")
-    add_output(parser)
+    add_output(parser, drawn=True)
     return parser
 
 

@@ -60,11 +60,14 @@ class Output:
         sys.stdout.write(text if self.as_json else table())
 
 
-def add_output(parser: Parser) -> None:
-    """The options that say where a report goes."""
+def add_output(parser: Parser, *, drawn: bool = False) -> None:
+    """The options that say where a report goes; --plot only where the report can be drawn."""
     parser.add_argument("--json", action="store_true", help="print the report as JSON instead of a table")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the report to this file")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw it (needs matplotlib)")
+    if drawn:
+        parser.add_argument("--plot", type=Path, metavar="FILE.png", help="also draw it (needs matplotlib)")
+    else:
+        parser.set_defaults(plot=None)
     parser.add_argument("--overwrite", action="store_true", help="replace these files if they exist")
 
 

@@ -100,3 +100,9 @@ def test_four_layers_of_transformers_decode_and_read(monkeypatch: pytest.MonkeyP
     decoded, _head, read, _again = calls
     assert decoded.last_hidden_state.shape == (1, 1, 64)  # type: ignore[attr-defined]
     assert read.last_hidden_state.shape == (1, 70, 64)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", ["ops", "compare", "serve-path"])
+def test_a_picture_that_nobody_draws_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([command, "--plot", "a.png"]) == 1
+    assert "--plot" in capsys.readouterr().err
