@@ -100,6 +100,7 @@ class LaneActor:
             stop_ids=frozenset(request.stop_ids),
             opens_think=request.opens_think,
             stops=request.stops,
+            stops_in_reasoning=request.stops_in_reasoning,
         )
         service = _Service(
             message.request_id, request, message.replies, parser, message.cached_tokens, admitted_at=message.at
@@ -140,7 +141,15 @@ class LaneActor:
             completion_tokens=parser.completion_tokens,
             reasoning_tokens=parser.reasoning_tokens,
         )
-        last = Finished(reason, usage, self.lane, service.admitted_at, service.first_token_at, service.last_token_at)
+        last = Finished(
+            reason,
+            usage,
+            self.lane,
+            service.admitted_at,
+            service.first_token_at,
+            service.last_token_at,
+            stop_string=parser.stop_string,
+        )
         send_last(service.replies, last)
 
     def _publish(self, service: _Service, deltas: list[Delta]) -> None:

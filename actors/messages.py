@@ -26,7 +26,9 @@ class GenerationRequest:
     prompt_ids       rendered and tokenised prompt, at least one id
     opens_think      the prompt ends inside an open think block
     max_tokens       output limit after defaults and caps, >= 0; the scheduler clips it to the context
-    stops            up to four non-empty stop strings
+    stops            non-empty stop strings
+    stops_in_reasoning
+                     whether they also count in reasoning, or in the answer alone
     stop_ids         the model's own stop tokens, empty if the request ignores them
     progress         whether the client wants :class:`PrefillProgress`
     """
@@ -38,6 +40,7 @@ class GenerationRequest:
     stops: tuple[str, ...]
     stop_ids: tuple[int, ...]
     progress: bool = False
+    stops_in_reasoning: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last message of a request that ended as it should. Times are monotonic; None where there was no token."""
+    """The last message of a request that ended as it should. Times are monotonic; None where there was no token.
+
+    stop_string  the stop string that ended it, if one did
+    """
 
     reason: FinishReason
     usage: Usage
@@ -92,6 +98,7 @@ class Finished:
     admitted_at: float | None
     first_token_at: float | None
     last_token_at: float | None
+    stop_string: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ class OutputParser:
     stop_ids      ids that end the output; empty when the request ignores them
     opens_think   the prompt ended inside a think block, :attr:`RenderedPrompt.opens_think`
     stops         stop strings, none of them empty (ValueError)
+    stops_in_reasoning
+                  whether they also count in reasoning (Chat, Responses) or only in the answer (Messages, serving 9.1)
 
     Counts (serving spec 5.3): `completion_tokens` are the ids up to and including the one that ended the output,
     `reasoning_tokens` those of them that came while reasoning was open, the one that closes it included.
@@ -52,12 +54,14 @@ class OutputParser:
         stop_ids: frozenset[int],
         opens_think: bool,
         stops: Sequence[str] = (),
+        stops_in_reasoning: bool = True,
     ) -> None:
         self._text_bytes = text_bytes
         self._stop_ids = stop_ids
         self._detokeniser = Detokeniser()
         self._splitter = ReasoningSplitter(opens_think)
         self._scanner = StopScanner(stops)
+        self._stops_in_reasoning = stops_in_reasoning
         self._scans_reasoning = opens_think
         self._deltas: list[Delta] = []
         self._read = 0
@@ -141,6 +145,9 @@ class OutputParser:
         if piece.reasoning != self._scans_reasoning:
             self._emit(self._scans_reasoning, self._scanner.finish())
             self._scans_reasoning = piece.reasoning
+        if piece.reasoning and not self._stops_in_reasoning:
+            self._emit(True, piece.text)
+            return
         released, match = self._scanner.push(piece.text)
         self._emit(piece.reasoning, released)
         if match is not None:
