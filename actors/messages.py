@@ -13,7 +13,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from ninfer.errors import NinferError
 from ninfer.step import DecodeRound, PageMapping
-from ninfer.text.output import Delta
+from ninfer.text.deltas import Delta, ToolCallParse
 from ninfer.types import FinishReason, Sampling
 
 # --- between the protocol adapters and the actors ------------------------------------------------------------------
@@ -90,6 +90,7 @@ class Finished:
     """The last message of a request that ended as it should. Times are monotonic; None where there was no token.
 
     stop_string  the stop string that ended it, if one did
+    tool_calls   what was seen of tool calls; None for a request whose output was not read for them
     """
 
     reason: FinishReason
@@ -99,6 +100,7 @@ class Finished:
     first_token_at: float | None
     last_token_at: float | None
     stop_string: str | None = None
+    tool_calls: ToolCallParse | None = None
 
 
 @dataclass(frozen=True, slots=True)

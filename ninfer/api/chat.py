@@ -165,7 +165,9 @@ class _Answer:
     def _text(self, reply: TextDelta) -> Iterator[Mapping[str, object]]:
         so_far = self._timings(reply) if self._request.timings_per_token else None
         for delta in reply.deltas:
-            yield self._chunks.delta(delta, so_far)
+            chunk = self._chunks.delta(delta, so_far)
+            if chunk is not None:
+                yield chunk
 
     def _timings(self, reply: TextDelta) -> Mapping[str, object]:
         admitted = self._admitted

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from ninfer.actors.messages import Finished, PrefillProgress, Usage
 from ninfer.api.timings import Moments, timings
-from ninfer.text.output import Delta, ReasoningDelta
+from ninfer.text.output import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallEnded,
+    ToolCallStarted,
+)
 from ninfer.types import FinishReason
 
 _FINISH_REASONS = {
@@ -53,21 +60,47 @@ def closing_members(finished: Finished, received_at: float) -> dict[str, object]
     return members
 
 
+def finish_reason(finished: Finished) -> str:
+    """`tool_calls` for calls that are all complete, `length` for one that was cut, else how the engine ended."""
+    calls = finished.tool_calls
+    if calls is not None and calls.incomplete_calls:
+        return "length"
+    if calls is not None and calls.structured_call_count:
+        return "tool_calls"
+    return _FINISH_REASONS[finished.reason]
+
+
+def joined_calls(deltas: Sequence[Delta]) -> list[dict[str, object]]:
+    """The ``tool_calls`` of a message; the arguments of a cut call stay the open text that they are."""
+    starts = [delta for delta in deltas if isinstance(delta, ToolCallStarted)]
+    arguments: list[list[str]] = [[] for _ in starts]
+    for delta in deltas:
+        if isinstance(delta, ToolCallArguments):
+            arguments[delta.index].append(delta.text)
+    return [
+        {"id": start.id, "type": "function", "function": {"name": start.name, "arguments": "".join(pieces)}}
+        for start, pieces in zip(starts, arguments, strict=True)
+    ]
+
+
 def whole_body(
     envelope: Envelope, deltas: Sequence[Delta], finished: Finished, received_at: float
 ) -> dict[str, object]:
     """The body of an answer that is not streamed."""
     reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
-    content = "".join(delta.text for delta in deltas if not isinstance(delta, ReasoningDelta))
-    message: dict[str, object] = {"role": "assistant", "content": content}
+    content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
+    calls = joined_calls(deltas)
+    message: dict[str, object] = {"role": "assistant", "content": None if calls and not content else content}
     if reasoning:
         message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = calls
     message["refusal"] = None
     choice = {
         "index": 0,
         "message": message,
         "logprobs": None,
-        "finish_reason": _FINISH_REASONS[finished.reason],
+        "finish_reason": finish_reason(finished),
     }
     return {
         "id": envelope.id,
@@ -91,10 +124,21 @@ class ChunkBuilder:
         """The first chunk."""
         return self._chunk({"role": "assistant", "content": ""})
 
-    def delta(self, delta: Delta, timings_so_far: Mapping[str, object] | None) -> dict[str, object]:
-        """A piece of reasoning or answer."""
-        member = "reasoning_content" if isinstance(delta, ReasoningDelta) else "content"
-        chunk = self._chunk({member: delta.text})
+    def delta(self, delta: Delta, timings_so_far: Mapping[str, object] | None) -> dict[str, object] | None:
+        """A piece of reasoning, answer or call; None for the end of a call, which has no chunk of its own."""
+        match delta:
+            case ReasoningDelta():
+                chunk = self._chunk({"reasoning_content": delta.text})
+            case ContentDelta():
+                chunk = self._chunk({"content": delta.text})
+            case ToolCallStarted():
+                function = {"name": delta.name, "arguments": ""}
+                opener = {"index": delta.index, "id": delta.id, "type": "function", "function": function}
+                return self._chunk({"tool_calls": [opener]})
+            case ToolCallArguments():
+                return self._chunk({"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]})
+            case ToolCallEnded():
+                return None
         if timings_so_far is not None:
             chunk["timings"] = timings_so_far
         return chunk
@@ -112,7 +156,7 @@ class ChunkBuilder:
 
     def closing(self, finished: Finished, received_at: float) -> list[dict[str, object]]:
         """The finish chunk, and the usage chunk if it was asked for."""
-        chunks = [self._chunk({}, _FINISH_REASONS[finished.reason])]
+        chunks = [self._chunk({}, finish_reason(finished))]
         if self._include_usage:
             usage = self._chunk({})
             usage["choices"] = []

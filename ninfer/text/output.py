@@ -9,28 +9,30 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+from ninfer.text.deltas import (
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolCallArguments,
+    ToolCallEnded,
+    ToolCallParse,
+    ToolCallStarted,
+)
 from ninfer.text.detokenise import Detokeniser
 from ninfer.text.reasoning import ChannelText, ReasoningSplitter
 from ninfer.text.stops import StopScanner
 
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """More reasoning; never empty."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContentDelta:
-    """More of the answer; never empty."""
-
-    text: str
-
-
-Delta = ReasoningDelta | ContentDelta
+__all__ = [
+    "ContentDelta",
+    "Delta",
+    "OutputParser",
+    "ReasoningDelta",
+    "ToolCallArguments",
+    "ToolCallEnded",
+    "ToolCallParse",
+    "ToolCallStarted",
+]
 
 
 class OutputParser:
@@ -158,9 +160,10 @@ class OutputParser:
         if not text:
             return
         kind = ReasoningDelta if reasoning else ContentDelta
-        if self._deltas and type(self._deltas[-1]) is kind:
-            text = self._deltas.pop().text + text
-        self._deltas.append(kind(text))
+        if self._deltas and isinstance(last := self._deltas[-1], kind):
+            self._deltas[-1] = kind(last.text + text)
+        else:
+            self._deltas.append(kind(text))
 
     def _take(self) -> list[Delta]:
         deltas, self._deltas = self._deltas, []
