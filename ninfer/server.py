@@ -26,7 +26,7 @@ from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Gateway
 from ninfer.actors.system import System
 from ninfer.api.app import create_app
-from ninfer.api.chat import ChatService
+from ninfer.api.service import Service
 from ninfer.artifact.container import Artifact
 from ninfer.config import Settings
 from ninfer.engine.devices import with_device
@@ -148,7 +148,7 @@ class Server:
         # Asked for now, because the file may be gone once it is loaded.
         artifact_bytes = settings.artifact.stat().st_size
         begun = time.monotonic()
-        chat = ChatService(
+        service = Service(
             gateway=system.gateway,
             model=model,
             generation=settings.generation,
@@ -159,7 +159,7 @@ class Server:
         may_listen, stopped = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._stop_on_signals, system)
-            http = HttpTask(create_app(chat, settings.http), self.listener, self.http_config, stopped)
+            http = HttpTask(create_app(service, settings.http), self.listener, self.http_config, stopped)
             tasks.start_soon(http.run, may_listen, system.stop)
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)

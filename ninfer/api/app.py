@@ -10,10 +10,11 @@ from quart import Quart, Response, request
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from ninfer.actors.gateway import NOT_YET, Gateway
-from ninfer.api.chat import ChatService
+from ninfer.api.chat import chat_completion
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
 from ninfer.api.preparation import Model
+from ninfer.api.service import Service
 from ninfer.config import HttpSettings
 from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
@@ -24,7 +25,7 @@ ENDPOINTS = ("/v1/chat/completions",)
 log = structlog.get_logger(__name__)
 
 
-def create_app(chat: ChatService, settings: HttpSettings) -> Quart:
+def create_app(service: Service, settings: HttpSettings) -> Quart:
     """The ASGI application over one gateway."""
     app = Quart("ninfer", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
@@ -33,7 +34,7 @@ def create_app(chat: ChatService, settings: HttpSettings) -> Quart:
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.merge_slashes = False
     app.url_map.strict_slashes = True
-    gateway = chat.gateway
+    gateway = service.gateway
 
     @app.get("/health")
     async def health() -> Response:
@@ -41,19 +42,19 @@ def create_app(chat: ChatService, settings: HttpSettings) -> Quart:
 
     @app.get("/v1/models")
     async def models() -> Response:
-        return _json({"object": "list", "data": [model_object(chat.model, gateway.ready_at)]})
+        return _json({"object": "list", "data": [model_object(service.model, gateway.ready_at)]})
 
     @app.get("/v1/models/<path:name>")
     async def model(name: str) -> Response:
-        if name != chat.model.public_id:
+        if name != service.model.public_id:
             raise ModelNotFound(name)
-        return _json(model_object(chat.model, gateway.ready_at))
+        return _json(model_object(service.model, gateway.ready_at))
 
     @app.post("/v1/chat/completions")
     async def chat_completions() -> Response:
         body = await request.get_data(cache=False, as_text=False)
         assert isinstance(body, bytes), "as it was asked for"
-        return await chat.handle(body, exchange_of(request.scope))
+        return await chat_completion(service, body, exchange_of(request.scope))
 
     @app.errorhandler(Exception)
     async def failed(error: Exception) -> Response:

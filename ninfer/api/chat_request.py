@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
-from ninfer.api.conversation import Conversation, parse_conversation
+from ninfer.api.asked import CHAT, Api, Asked
+from ninfer.api.conversation import parse_conversation
 from ninfer.api.fields import Object, array, boolean, integer, mapping, number, refusal, text, word, wrong
 from ninfer.api.presets import SamplingRequest
 from ninfer.api.thinking import EFFORT_WORDS, ThinkingRequest
-from ninfer.api.tools import Tools, parse_tools
+from ninfer.api.tools import parse_tools
 from ninfer.errors import RequestRejected
 
 STOPS_MAX = 4
@@ -18,26 +19,14 @@ V = TypeVar("V")
 _GUIDED = ("grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A request that is well-formed and asks for nothing this build lacks; None is silence.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest(Asked):
+    """A Chat request; see :class:`Asked`."""
 
-    max_tokens   output limit of the client, >= 0
-    """
+    api: ClassVar[Api] = CHAT
 
-    model: str
-    conversation: Conversation
-    tools: Tools
-    max_tokens: int | None
-    sampling: SamplingRequest
-    stops: tuple[str, ...]
-    stream: bool
     include_usage: bool
-    thinking: ThinkingRequest
-    ignore_eos: bool
     timings_per_token: bool
-    return_progress: bool
-    cache_key: str | None
 
 
 def parse_chat(source: Object) -> ChatRequest:

@@ -1,4 +1,4 @@
-"""From a checked Chat request to a :class:`GenerationRequest`: render, tokenise, measure. Runs on a worker thread."""
+"""From a checked request to a :class:`GenerationRequest`: render, tokenise, measure. Runs on a worker thread."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ninfer.actors.messages import GenerationRequest
-from ninfer.api.chat_request import ChatRequest
+from ninfer.api.asked import Asked
 from ninfer.api.fields import refusal
 from ninfer.api.presets import Presets, resolve_sampling
 from ninfer.api.thinking import Thinking, resolve_thinking
 from ninfer.config import GenerationSettings
+from ninfer.text.prompt import RenderedPrompt
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
 
@@ -39,16 +40,16 @@ class OutputLimit:
     source: str
 
 
-def resolve_request_thinking(request: ChatRequest, model: Model, server: GenerationSettings) -> Thinking:
+def resolve_request_thinking(asked: Asked, model: Model, server: GenerationSettings) -> Thinking:
     """How the request thinks; refuses a prefill that cannot be continued with it."""
-    thinking = resolve_thinking(request.thinking, server, model.template.traits)
-    conversation = request.conversation
+    thinking = resolve_thinking(asked.thinking, server, model.template.traits)
+    conversation = asked.conversation
     if conversation.prefill is not None:
         reason = conversation.prefill_refusal
         if reason is None and thinking.on:
             reason = "an assistant message at the end is continued only with thinking disabled"
         if reason is not None:
-            raise refusal("assistant_prefill_not_supported", reason, "messages")
+            raise refusal("assistant_prefill_not_supported", reason, asked.api.prompt_field)
     return thinking
 
 
@@ -61,12 +62,10 @@ def output_limit(asked: int | None, server: GenerationSettings, max_context_toke
     return OutputLimit(tokens, "client" if asked is not None else "server_default")
 
 
-def prepare_chat(
-    request: ChatRequest, thinking: Thinking, model: Model, server: GenerationSettings
-) -> GenerationRequest:
-    """Render and tokenise; raises RequestRejected (`invalid_prompt`, `context_length_exceeded`)."""
-    conversation = request.conversation
-    tools: list[Mapping[str, object]] = list(request.tools.declarations)
+def render(asked: Asked, thinking: Thinking, model: Model) -> tuple[RenderedPrompt, tuple[int, ...]]:
+    """The prompt and its ids, of any length; raises RequestRejected (`invalid_prompt`)."""
+    conversation = asked.conversation
+    tools: list[Mapping[str, object]] = list(asked.tools.declarations)
     prompt = model.template.render(
         conversation.messages,
         tools=tools or None,
@@ -78,20 +77,25 @@ def prepare_chat(
         prompt = prompt.continued(conversation.prefill)
     prompt_ids = tuple(model.tokenizer.encode_prompt(prompt))
     if not prompt_ids:
-        raise refusal("invalid_prompt", "the chat template made nothing of the messages", "messages")
+        field = asked.api.prompt_field
+        raise refusal("invalid_prompt", f"the chat template made nothing of the {field}", field)
+    return prompt, prompt_ids
+
+
+def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSettings) -> GenerationRequest:
+    """Render and tokenise; raises RequestRejected (`invalid_prompt`, `context_length_exceeded`)."""
+    prompt, prompt_ids = render(asked, thinking, model)
     if len(prompt_ids) > model.max_context_tokens:
-        message = (
-            f"This model's maximum context length is {model.max_context_tokens} tokens, "
-            f"and the messages came to {len(prompt_ids)} tokens."
-        )
-        raise refusal("context_length_exceeded", message, "messages")
+        message = asked.api.too_long.format(tokens=len(prompt_ids), ceiling=model.max_context_tokens)
+        raise refusal("context_length_exceeded", message, asked.api.prompt_field)
     preset = model.presets.thinking if thinking.on else model.presets.non_thinking
     return GenerationRequest(
         prompt_ids=prompt_ids,
         opens_think=prompt.opens_think,
-        sampling=resolve_sampling(request.sampling, server, preset, secrets.randbits(64)),
-        max_tokens=output_limit(request.max_tokens, server, model.max_context_tokens).tokens,
-        stops=request.stops,
-        stop_ids=() if request.ignore_eos else tuple(sorted(model.tokenizer.stop_ids)),
-        progress=request.return_progress,
+        sampling=resolve_sampling(asked.sampling, server, preset, secrets.randbits(64)),
+        max_tokens=output_limit(asked.max_tokens, server, model.max_context_tokens).tokens,
+        stops=asked.stops,
+        stop_ids=() if asked.ignore_eos else tuple(sorted(model.tokenizer.stop_ids)),
+        progress=asked.return_progress,
+        stops_in_reasoning=asked.stops_in_reasoning,
     )

@@ -1,0 +1,104 @@
+"""What the routes of all protocols do alike: check a request, take capacity for it, prepare and submit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
+from anyio import to_thread
+
+from ninfer.actors.gateway import Gateway
+from ninfer.api import preparation
+from ninfer.api.asked import Asked
+from ninfer.api.body import parse_object
+from ninfer.api.edge import Exchange
+from ninfer.api.fields import Object
+from ninfer.api.preparation import Model
+from ninfer.api.session import Prepared, Session, open_session
+from ninfer.api.thinking import Thinking
+from ninfer.config import GenerationSettings
+from ninfer.errors import ModelNotFound, RequestRejected
+from ninfer.requestlog.records import RequestFacts
+from ninfer.requestlog.writer import RequestLog
+
+# Bodies from here on are parsed on a worker thread; smaller ones take well under a millisecond.
+PARSE_ASIDE_BYTES = 64 * 1024
+
+A = TypeVar("A", bound=Asked)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the routes need; `unix_time` is the wall clock in seconds."""
+
+    gateway: Gateway
+    model: Model
+    generation: GenerationSettings
+    request_log: RequestLog
+    keep_alive_comment_s: float
+    unix_time: Callable[[], float]
+
+    async def check(self, body: bytes, parse: Callable[[Object], A]) -> tuple[A, Thinking]:
+        """The request of a body; raises RequestRejected for all that shows before capacity is taken (3.2)."""
+        if len(body) < PARSE_ASIDE_BYTES:
+            return self._check(body, parse)
+        return await to_thread.run_sync(self._check, body, parse)
+
+    def _check(self, body: bytes, parse: Callable[[Object], A]) -> tuple[A, Thinking]:
+        asked = parse(parse_object(body))
+        thinking = preparation.resolve_request_thinking(asked, self.model, self.generation)
+        if asked.model != self.model.public_id and not asked.api.any_model:
+            raise ModelNotFound(asked.model)
+        if asked.conversation.media_items:
+            field = asked.api.prompt_field
+            message = f"{field} hold images or videos, and this server has no vision"
+            raise RequestRejected(message, code="vision_disabled", param=field)
+        for kind in asked.tools.dropped:
+            log.info("a tool that only another server can run is left out", type=kind)
+        if thinking.ignored_effort is not None:
+            log.info("reasoning effort has no effect", effort=thinking.ignored_effort)
+        return asked, thinking
+
+    async def submit(self, asked: Asked, thinking: Thinking, exchange: Exchange) -> Session:
+        """Take capacity, prepare, queue; raises RequestRejected and Unavailable."""
+        session = await open_session(
+            self.gateway,
+            exchange,
+            lambda request_id: self._facts(asked, thinking, request_id, exchange.request_id),
+            self.request_log,
+        )
+
+        def prepare() -> Prepared:
+            return Prepared(preparation.prepare(asked, thinking, self.model, self.generation), thinking.on)
+
+        await session.prepare(prepare)
+        return session
+
+    async def count(self, asked: Asked, thinking: Thinking) -> int:
+        """Tokens of the prompt, for a request that is only counted; it takes no capacity and may be of any length."""
+        _, prompt_ids = await to_thread.run_sync(preparation.render, asked, thinking, self.model)
+        return len(prompt_ids)
+
+    def _facts(self, asked: Asked, thinking: Thinking, request_id: int, x_request_id: str) -> RequestFacts:
+        limit = preparation.output_limit(asked.max_tokens, self.generation, self.model.max_context_tokens)
+        return RequestFacts(
+            request_id=request_id,
+            x_request_id=x_request_id,
+            protocol=asked.api.name,
+            model=asked.model,
+            stream=asked.stream,
+            message_count=asked.conversation.message_count,
+            media_item_count=asked.conversation.media_items,
+            requested_output_tokens=limit.tokens,
+            requested_output_tokens_source=limit.source,
+            tool_count=len(asked.tools.declarations),
+            tool_choice=asked.tools.choice,
+            has_tool_history=asked.conversation.has_tool_history,
+            requested_reasoning_effort=asked.thinking.effort,
+            preserve_thinking=thinking.preserve,
+            prompt_cache_key=asked.cache_key,
+        )

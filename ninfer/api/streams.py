@@ -1,0 +1,87 @@
+"""The replies of a session as a whole, or as a stream of frames (serving spec, 2.6). The same for every protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+import anyio
+import orjson
+import structlog
+from quart import Response
+
+from ninfer.actors.messages import Finished, Reply, TextDelta
+from ninfer.api.envelopes import Fault, fault_of
+from ninfer.api.session import Session
+from ninfer.errors import NinferError
+from ninfer.text.output import Delta
+
+log = structlog.get_logger(__name__)
+
+
+class StreamWriter(Protocol):
+    """The frames of one streamed answer; what is empty is not sent.
+
+    keep_alive   what is sent after a silence
+    """
+
+    keep_alive: bytes
+
+    def opening(self) -> bytes:
+        """What stands at the beginning, before the request is admitted."""
+
+    def frames_of(self, reply: Reply) -> bytes:
+        """What a reply adds; with the ``Finished`` the end of the stream. Raises NinferError when that cannot be."""
+
+    def failure(self, fault: Fault) -> bytes:
+        """The end of a stream that broke off."""
+
+
+async def gather(session: Session) -> tuple[list[Delta], Finished]:
+    """All pieces of an answer, and how it ended; raises the error that it ended with."""
+    deltas: list[Delta] = []
+    while True:
+        reply = await session.next_reply()
+        if isinstance(reply, TextDelta):
+            deltas.extend(reply.deltas)
+        elif isinstance(reply, Finished):
+            return deltas, reply
+
+
+def json_response(body: Mapping[str, object]) -> Response:
+    """An answer that is not streamed."""
+    response = Response(orjson.dumps(body), content_type="application/json")
+    response.timeout = None
+    return response
+
+
+def event_stream(session: Session, writer: StreamWriter, keep_alive_s: float) -> Response:
+    """A streamed answer; `keep_alive_s` of silence are broken by the protocol's sign of life."""
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    response = Response(_frames(session, writer, keep_alive_s), content_type="text/event-stream", headers=headers)
+    response.timeout = None  # a stream lives as long as its generation, and has deadlines of its own
+    return response
+
+
+async def _frames(session: Session, writer: StreamWriter, keep_alive_s: float) -> AsyncIterator[bytes]:
+    opening = writer.opening()
+    if opening:
+        yield opening
+    sent_at = anyio.current_time()
+    try:
+        reply: Reply | None = None
+        while not isinstance(reply, Finished):
+            reply = None
+            with anyio.CancelScope(deadline=sent_at + keep_alive_s):
+                reply = await session.next_reply()
+            frames = writer.keep_alive if reply is None else writer.frames_of(reply)
+            if frames:
+                yield frames
+                sent_at = anyio.current_time()
+    except NinferError as error:
+        yield writer.failure(fault_of(error))
+    except Exception as error:
+        log.exception("a stream failed")
+        fault = fault_of(error)
+        session.fail(fault.message)
+        yield writer.failure(fault)
