@@ -10,7 +10,7 @@ import anyio
 import orjson
 import pytest
 
-from ninfer.api import chat, preparation
+from ninfer.api import preparation, service
 from ninfer.config import GenerationSettings, SchedulerSettings
 from ninfer.errors import DeviceFault
 from tests.support.engines import FakeEngine
@@ -323,14 +323,14 @@ async def test_a_client_that_leaves_frees_its_place(phase: str, stream: bool, tm
 
 async def test_a_client_that_leaves_during_preparation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, leave = threading.Event(), threading.Event()
-    real = preparation.prepare_chat
+    real = preparation.prepare
 
     def slow(*arguments: Any) -> Any:
         entered.set()
         assert leave.wait(20)
         return real(*arguments)
 
-    monkeypatch.setattr(preparation, "prepare_chat", slow)
+    monkeypatch.setattr(preparation, "prepare", slow)
     async with served(log_path=tmp_path / "log") as state:
         async with state.app.test_client().request("/v1/chat/completions", method="POST") as connection:
             await connection.send(orjson.dumps(ask()))
@@ -349,7 +349,7 @@ async def test_preparation_that_outlives_its_deadline(monkeypatch: pytest.Monkey
     def stuck(*_arguments: Any) -> Any:
         assert leave.wait(20)
 
-    monkeypatch.setattr(preparation, "prepare_chat", stuck)
+    monkeypatch.setattr(preparation, "prepare", stuck)
     async with served(scheduler=SchedulerSettings(pending_timeout_s=0.05)) as state:
         response = await state.post(ask(stream=True))
         leave.set()
@@ -365,7 +365,7 @@ async def test_a_stop_does_not_wait_for_a_preparation(monkeypatch: pytest.Monkey
         entered.set()
         assert leave.wait(20)
 
-    monkeypatch.setattr(preparation, "prepare_chat", stuck)
+    monkeypatch.setattr(preparation, "prepare", stuck)
     async with served() as state, anyio.create_task_group() as tasks:
         codes: list[object] = []
 
@@ -382,7 +382,7 @@ async def test_a_stop_does_not_wait_for_a_preparation(monkeypatch: pytest.Monkey
 
 
 async def test_big_bodies_are_parsed_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "PARSE_ASIDE_BYTES", 10)
+    monkeypatch.setattr(service, "PARSE_ASIDE_BYTES", 10)
     async with served(says(ANSWER)) as state:
         assert (await whole(state))["choices"][0]["finish_reason"] == "stop"
 

@@ -13,9 +13,9 @@ import orjson
 from quart import Quart
 
 from ninfer.api.app import create_app
-from ninfer.api.chat import ChatService
 from ninfer.api.preparation import Model
 from ninfer.api.presets import presets_for
+from ninfer.api.service import Service
 from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.transitions import DeviceState
@@ -69,7 +69,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     async with running(scheduler, engine=engine or says("</think>\n\nHello."), serving=serving) as state:
         log = RequestLog(log_path, instance_id="serve-1-1", unix_time=lambda: UNIX_TIME)
-        chat = ChatService(
+        service = Service(
             gateway=state.system.gateway,
             model=the_model or model(),
             generation=generation or GenerationSettings(),
@@ -78,7 +78,7 @@ async def served(
             unix_time=lambda: UNIX_TIME,
         )
         try:
-            yield Served(create_app(chat, http or HttpSettings()), state, log_path)
+            yield Served(create_app(service, http or HttpSettings()), state, log_path)
         finally:
             log.close()
 
