@@ -120,11 +120,13 @@ class Settings:
     """The whole server: one artifact, one device, one port.
 
     default_artifact   no model was named, and the embedded one is meant
+    script             what the scripted engine says; None is the real engine
     """
 
     artifact: Path
     default_artifact: bool = False
     chat_template: Path | None = None
+    script: Path | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

@@ -35,6 +35,7 @@ LARGEST_INTEGER = (1 << 31) - 1
 LARGEST_SIZE = 1 << 60
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
 EFFORT_WORDS = ("minimal", "low", "medium", "high", "xhigh", "max")
+ENGINES = ("model", "scripted")
 KV_DTYPES = ("bf16", "int8", "fp32")
 KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v4-e8")
 
@@ -177,6 +178,8 @@ OPTIONS: dict[str, _Option] = {
     "--no-exit-on-engine-failure": _Option("", "stay up, unavailable, when the engine is beyond repair"),
     "--kv-dtype": _Option("T", "attention cache: bf16; int8 on a GPU; fp32 on the processor (bf16)", _kv_dtype),
     "--chat-template": _Option("FILE", "Jinja template instead of the artifact's", _path),
+    "--engine": _Option("E", "model, or scripted: the answers of --script (model)", _word(*ENGINES)),
+    "--script": _Option("FILE", "what the scripted engine says, JSON lines", _path),
     "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
     "--max-output-tokens": _Option("N", "upper bound of every output limit", _integer(1)),
     "--no-thinking": _Option("", "answer without thinking unless a request asks for it"),
@@ -274,6 +277,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--tls-cert and --tls-key need each other")
     if "--log-content" in values and "--event-log" not in values:
         raise OptionError("--log-content needs --event-log")
+    if ("--script" in values) != (values.get("--engine") == "scripted"):
+        raise OptionError("--script and --engine scripted need each other")
     max_context = values.get("--max-context", 8192)
     lanes = values.get("--max-concurrency", 1)
     chunk = values.get("--prefill-chunk", 1024)
@@ -281,6 +286,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         artifact=Path(artifact or ""),
         default_artifact=artifact is None,
         chat_template=values.get("--chat-template"),
+        script=values.get("--script"),
         engine=EngineSettings(
             device=values.get("--device", "auto"),
             max_context_tokens=max_context,

@@ -5,21 +5,26 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from ninfer.actors.engine import EngineLike, MemoryCheck
+from ninfer.actors.engine import EngineBuilder, EngineLike, MemoryCheck
 from ninfer.api.preparation import Model
 from ninfer.api.presets import presets_for
 from ninfer.artifact.binder import BoundArtifact, bind
+from ninfer.artifact.config import TextConfig
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.engine.available import available_bytes
+from ninfer.engine.layouts import Specs
 from ninfer.engine.loading import layout_of, load_engine
 from ninfer.engine.plan import MemoryPlan, plan_memory
+from ninfer.engine.scripted import Script, ScriptedEngine, read_script
 from ninfer.errors import StartupError
+from ninfer.options import KV_DTYPES
 from ninfer.text.template import ChatTemplate, builtin_source, template_source
 from ninfer.text.tokenizer import Tokenizer
 
@@ -80,6 +85,23 @@ def settle_memory() -> None:
     gc.freeze()
 
 
+class Builder(EngineBuilder, Protocol):
+    """A builder that remembers its last plan, for the console and the request log."""
+
+    @property
+    def memory(self) -> MemoryPlan | None: ...
+
+
+def builder_of(served: Served, settings: Settings) -> Builder:
+    """The builder of the engine that the settings name; raises StartupError for a script that cannot be used."""
+    tokenizer = served.model.tokenizer
+    if settings.script is None:
+        return ArtifactBuilder(served.bound, settings.engine, tokenizer.id_count)
+    script = Script(read_script(settings.script), tokenizer)
+    journal = settings.script.with_name(f"{settings.script.name}.log")
+    return ScriptedBuilder(ScriptedEngine(script, journal, settings.engine.lanes), served.bound.text, settings.engine)
+
+
 class ArtifactBuilder:
     """Plans and loads the engine of a bound artifact. Its methods block and run on the device thread.
 
@@ -106,4 +128,55 @@ class ArtifactBuilder:
 
     def _note(self, plan: MemoryPlan) -> MemoryCheck:
         self.memory = plan
-        return MemoryCheck(plan.required + plan.headroom, plan.available, plan.pages, plan.refusal())
+        return _check(plan)
+
+
+class _NoMemory:
+    """Layout of an engine that allocates nothing."""
+
+    kv_dtypes = KV_DTYPES
+    compute_dtypes = ("bf16", "fp32")
+
+    def __init__(self, config: TextConfig) -> None:
+        self.config = config
+
+    def weights(self, settings: EngineSettings) -> Specs:
+        return ()
+
+    def kv(self, settings: EngineSettings, pages: int) -> Specs:
+        return ()
+
+    def state(self, settings: EngineSettings) -> Specs:
+        return ()
+
+    def open_rows(self, settings: EngineSettings) -> Specs:
+        return ()
+
+    def workspace_bytes(self, settings: EngineSettings) -> int:
+        return 0
+
+    def graph_bytes(self, settings: EngineSettings) -> int:
+        return 0
+
+
+class ScriptedBuilder:
+    """Hands out the scripted engine, with the pages that the settings ask for; an automatic capacity is the largest."""
+
+    def __init__(self, engine: ScriptedEngine, config: TextConfig, settings: EngineSettings) -> None:
+        self._engine = engine
+        self._config = config
+        self._settings = replace(settings, kv_headroom_bytes=0)
+        self.memory: MemoryPlan | None = None
+
+    def plan(self) -> MemoryCheck:
+        """Pages, and not a byte; raises StartupError for settings that contradict each other or the model."""
+        self.memory = plan_memory(_NoMemory(self._config), self._settings, available=0)
+        return _check(self.memory)
+
+    def load(self) -> tuple[EngineLike, MemoryCheck]:
+        """The engine, which is there already."""
+        return self._engine, self.plan()
+
+
+def _check(plan: MemoryPlan) -> MemoryCheck:
+    return MemoryCheck(plan.required + plan.headroom, plan.available, plan.pages, plan.refusal())

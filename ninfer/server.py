@@ -28,14 +28,14 @@ from ninfer.actors.system import System
 from ninfer.api.app import create_app
 from ninfer.api.service import Service
 from ninfer.artifact.container import Artifact
-from ninfer.config import Settings
+from ninfer.config import EngineSettings, Settings
 from ninfer.engine.devices import with_device
 from ninfer.errors import StartupError
 from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
-from ninfer.served import ArtifactBuilder, Served, open_served, settle_memory
+from ninfer.served import Builder, Served, builder_of, open_served, settle_memory
 
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
@@ -54,7 +54,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
     with ExitStack() as open_things:
         if settings.default_artifact:
             log.info("no model was named: this is the embedded one, small and good at few things (README)")
-        settings = replace(settings, engine=with_device(settings.engine))
+        settings = replace(settings, engine=_engine_settings(settings))
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
         request_log = _open_request_log(settings)
@@ -67,6 +67,12 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         if status:
             log.critical(why)
         return status
+
+
+def _engine_settings(settings: Settings) -> EngineSettings:
+    """With the device that is there. A scripted engine uses none."""
+    engine = settings.engine
+    return with_device(engine) if settings.script is None else replace(engine, device="cpu")
 
 
 def _open_artifact(path: Path) -> Artifact:
@@ -143,7 +149,7 @@ class Server:
     async def run(self) -> tuple[int, str]:
         """Run to the end; returns the exit status and, if it is not 0, why. Raises StartupError."""
         settings, model = self.settings, self.served.model
-        builder = ArtifactBuilder(self.served.bound, settings.engine, model.tokenizer.id_count)
+        builder = builder_of(self.served, settings)
         system = System(settings.scheduler, builder, model.tokenizer, self.event_log, time.time)
         # Asked for now, because the file may be gone once it is loaded.
         artifact_bytes = settings.artifact.stat().st_size
@@ -184,7 +190,7 @@ class Server:
                 log.info(f"{number.name}: stopping")
                 system.stop()
 
-    def _announce(self, builder: ArtifactBuilder, artifact_bytes: int, load_s: float) -> None:
+    def _announce(self, builder: Builder, artifact_bytes: int, load_s: float) -> None:
         settle_memory()
         settings, model, bound = self.settings, self.served.model, self.served.bound
         plan = builder.memory
@@ -214,7 +220,8 @@ class Server:
         )
         self.request_log.write("server_start", server_start(settings, facts))
         kind = " (the embedded model)" if settings.default_artifact else ""
-        log.info(f"ready: {base_url(settings.http)} model={model.public_id}{kind} cuda_sync={self.cuda_sync}")
+        scripted = f" engine=scripted script={settings.script}" if settings.script is not None else ""
+        log.info(f"ready: {base_url(settings.http)} model={model.public_id}{kind}{scripted} cuda_sync={self.cuda_sync}")
 
     async def _report_throughput(self, gateway: Gateway) -> None:
         """A record for every interval in which something happened, and one for the rest at the end."""

@@ -33,6 +33,8 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         (*STDLIB_ROW, "ninfer.engine", "ninfer.model", "ninfer.kernels", "ninfer.artifact"),
         frozenset({"torch", "numpy"}),
     ),
+    # Stands in for a model and has none: it reads prompts and speaks as text.
+    "ninfer.engine.scripted": ((*STDLIB_ROW, "ninfer.text"), frozenset()),
     "ninfer.actors.runtime": ((*STDLIB_ROW, "ninfer.actors.runtime"), frozenset({"anyio"})),
     "ninfer.actors": (
         (*STDLIB_ROW, "ninfer.actors", "ninfer.scheduler", "ninfer.text"),

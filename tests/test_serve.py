@@ -111,6 +111,25 @@ def test_a_thread_that_works_for_nobody_does_not_hold_the_process() -> None:
     assert subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, timeout=60, check=False).returncode == 5
 
 
+def test_a_scripted_server_says_what_its_script_says(tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text('{"match": "Name a bird", "output": "A wren.</think>\\n\\nWren.", "token_s": 0.001}\n')
+    server = Process("--engine", "scripted", "--script", str(script), "--max-concurrency", "2")
+    server.wait_for(f"engine=scripted script={script}")
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Name a bird."}]}
+    message = httpx.post(f"{server.url}/chat/completions", json=body).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("A wren.", "Wren.")
+    server.process.terminate()
+    assert server.end() == 0
+    (line,) = map(orjson.loads, Path(f"{script}.log").read_bytes().splitlines())
+    assert "Name a bird.<|im_end|>" in line["prompt"]
+
+
+def test_a_script_that_cannot_be_used(tmp_path: Path) -> None:
+    done = run("--engine", "scripted", "--script", str(tmp_path / "none"), "--port", str(free_port()))
+    assert (done.returncode, "error: --script" in done.stderr) == (1, True)
+
+
 def test_two_logs_need_two_files(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     done = run("--event-log", path, "--request-log-jsonl", path, "--port", str(free_port()))
