@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from ninfer.api.asked import CHAT, Api, Asked
+from ninfer.api.common_fields import (
+    TOKENS_MAX,
+    check_cache_hints,
+    check_extensions,
+    metadata,
+    model_name,
+    not_yet,
+    thinking_fields,
+)
 from ninfer.api.conversation import parse_conversation
 from ninfer.api.fields import Object, array, boolean, integer, mapping, number, refusal, text, word, wrong
 from ninfer.api.presets import SamplingRequest
-from ninfer.api.thinking import EFFORT_WORDS, ThinkingRequest
+from ninfer.api.thinking import EFFORT_WORDS
 from ninfer.api.tools import parse_tools
-from ninfer.errors import RequestRejected
 
 STOPS_MAX = 4
-_TOKENS_MAX = (1 << 31) - 1
-V = TypeVar("V")
 _GUIDED = ("grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -31,14 +37,12 @@ class ChatRequest(Asked):
 
 def parse_chat(source: Object) -> ChatRequest:
     """Check every field; raises RequestRejected naming the first one at fault."""
-    model = text(source, "model")
-    if not model:
-        raise wrong("model", "a non-empty string")
+    model = model_name(source)
     conversation = parse_conversation(source)
     _check_unsupported(source)
     _check_hints(source)
     options = mapping(source, "stream_options") or {}
-    limits = [integer(source, name, 0, _TOKENS_MAX) for name in ("max_completion_tokens", "max_tokens")]
+    limits = [integer(source, name, 0, TOKENS_MAX) for name in ("max_completion_tokens", "max_tokens")]
     return ChatRequest(
         model=model,
         conversation=conversation,
@@ -56,7 +60,11 @@ def parse_chat(source: Object) -> ChatRequest:
         stops=_stops(source),
         stream=boolean(source, "stream") or False,
         include_usage=boolean(options, "include_usage", "stream_options.include_usage") or False,
-        thinking=_thinking(source),
+        thinking=thinking_fields(
+            source,
+            ("enable_thinking", boolean(source, "enable_thinking")),
+            ("reasoning_effort", word(source, "reasoning_effort", EFFORT_WORDS)),
+        ),
         ignore_eos=boolean(source, "ignore_eos") or False,
         timings_per_token=boolean(source, "timings_per_token") or False,
         return_progress=boolean(source, "return_progress") or False,
@@ -74,37 +82,6 @@ def _stops(source: Object) -> tuple[str, ...]:
     if len(stops) > STOPS_MAX:
         raise wrong("stop", f"at most {STOPS_MAX} strings")
     return tuple(stop for stop in stops if stop)
-
-
-def _thinking(source: Object) -> ThinkingRequest:
-    options = mapping(source, "chat_template_kwargs") or {}
-    known = ("enable_thinking", "reasoning_effort", "preserve_thinking")
-    for name, value in options.items():
-        if value is not None and name not in known:
-            param = f"chat_template_kwargs.{name}"
-            raise refusal("chat_template_option_not_supported", f"{param} is not supported", param)
-
-    return ThinkingRequest(
-        enable=_agreed(
-            known[0], boolean(source, known[0]), boolean(options, known[0], f"chat_template_kwargs.{known[0]}")
-        ),
-        effort=_agreed(
-            known[1],
-            word(source, known[1], EFFORT_WORDS),
-            word(options, known[1], EFFORT_WORDS, f"chat_template_kwargs.{known[1]}"),
-        ),
-        preserve=_agreed(
-            known[2], boolean(source, known[2]), boolean(options, known[2], f"chat_template_kwargs.{known[2]}")
-        ),
-    )
-
-
-def _agreed(name: str, above: V | None, inside: V | None) -> V | None:
-    """The one value of an option that may be spelled at the top level and among the template's options."""
-    if above is not None and inside is not None and above != inside:
-        message = f"{name} and chat_template_kwargs.{name} disagree"
-        raise refusal("conflicting_template_option", message, name)
-    return above if above is not None else inside
 
 
 def _check_unsupported(source: Object) -> None:
@@ -154,21 +131,11 @@ def _check_unbuilt(source: Object) -> None:
     if output is not None:
         kind = text(output, "type", "response_format.type")
         if kind in ("json_object", "json_schema"):
-            raise _not_yet("response_format")
+            raise not_yet("response_format")
         if kind != "text":
             message = "response_format.type must be 'text', 'json_object' or 'json_schema'"
             raise refusal("response_format_not_supported", message, "response_format.type")
-    if source.get("structured_outputs") is not None:
-        raise _not_yet("structured_outputs")
-    if integer(source, "thinking_budget", 1) is not None:
-        raise _not_yet("thinking_budget")
-    graft = text(source, "graft")
-    if graft is not None:
-        raise refusal("unknown_graft", f"there is no graft '{graft}'", "graft")
-
-
-def _not_yet(name: str) -> RequestRejected:
-    return refusal("parameter_not_supported", f"{name} is not supported by this version yet", name)
+    check_extensions(source)
 
 
 def _check_hints(source: Object) -> None:
@@ -177,18 +144,5 @@ def _check_hints(source: Object) -> None:
         text(source, name)
     for name in ("audio", "prediction"):
         mapping(source, name)
-    metadata = mapping(source, "metadata") or {}
-    if len(metadata) > 16:
-        raise wrong("metadata", "an object of at most 16 members")
-    for key, value in metadata.items():
-        if len(key) > 64 or not isinstance(value, str) or len(value) > 512:
-            raise wrong("metadata", "an object of strings, keys of at most 64 and values of at most 512 characters")
-    word(source, "prompt_cache_retention", ("in_memory", "in-memory", "24h"))
-    options = source.get("prompt_cache_options")
-    if options is None:
-        return
-    if not isinstance(options, dict) or set(options) - {"mode", "ttl"}:
-        message = "prompt_cache_options must be an object with the members mode and ttl"
-        raise refusal("parameter_not_supported", message, "prompt_cache_options")
-    word(options, "mode", ("implicit", "explicit"), "prompt_cache_options.mode")
-    text(options, "ttl", "prompt_cache_options.ttl")
+    metadata(source)
+    check_cache_hints(source)

@@ -18,6 +18,9 @@ _MEDIA_PARTS = {"user": ("image_url", "video_url"), "tool": ("image_url",)}
 _LEGACY_ID = "function_call"
 
 
+Turn = Mapping[str, object]
+
+
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """A checked conversation.
@@ -44,25 +47,34 @@ def parse_conversation(source: Object) -> Conversation:
     if not sent:
         raise wrong("messages", "a non-empty array")
     media = 0
-    turns: list[dict[str, object]] = []
+    turns: list[Turn] = []
     for n, message in enumerate(sent):
         if not isinstance(message, dict):
             raise wrong(f"messages[{n}]", "an object")
         turn, items = _Turn(message, f"messages[{n}]").read()
         turns.append(turn)
         media += items
+    return assemble(turns, media_items=media, message_count=len(sent), field="messages")
+
+
+def assemble(turns: Sequence[Turn], *, media_items: int, message_count: int, field: str) -> Conversation:
+    """The conversation of turns that are checked one by one; raises RequestRejected where they do not fit together.
+
+    turns   `role`, `content` as a string, `reasoning_content`, `tool_calls` with ids; `tool_call_id` of results
+    field   the request field that holds them
+    """
     has_tools = any("tool_calls" in turn or turn["role"] == "tool" for turn in turns)
-    turns = _with_results_in_call_order(turns)
-    prefill, prefill_refusal = _prefill(turns)
+    ordered = _with_results_in_call_order(turns, field)
+    prefill, prefill_refusal = _prefill(ordered)
     if prefill is not None:
-        turns.pop()
-    if not any(_is_query(turn) for turn in turns) and not media:
-        raise refusal("invalid_prompt", "messages must hold at least one user message", "messages")
-    messages = tuple({key: value for key, value in turn.items() if key != "tool_call_id"} for turn in turns)
-    return Conversation(messages, prefill, prefill_refusal, media, len(sent), has_tools)
+        ordered.pop()
+    if not any(_is_query(turn) for turn in ordered) and not media_items:
+        raise refusal("invalid_prompt", f"{field} must hold at least one user message", field)
+    messages = tuple({key: value for key, value in turn.items() if key != "tool_call_id"} for turn in ordered)
+    return Conversation(messages, prefill, prefill_refusal, media_items, message_count, has_tools)
 
 
-def _is_query(turn: Mapping[str, object]) -> bool:
+def _is_query(turn: Turn) -> bool:
     content = str(turn["content"]).strip()
     wrapped = content.startswith("<tool_response>") and content.endswith("</tool_response>")
     return turn["role"] == "user" and not wrapped
@@ -234,9 +246,9 @@ def check_breakpoint(part: Object, where: str) -> None:
     word(value, "mode", ("explicit",), f"{param}.mode")
 
 
-def _with_results_in_call_order(turns: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+def _with_results_in_call_order(turns: Sequence[Turn], field: str) -> list[Turn]:
     """Results behind each assistant turn in the order of its calls; those before any assistant turn as they are."""
-    ordered: list[dict[str, object]] = []
+    ordered: list[Turn] = []
     seen_assistant = False
     n = 0
     while n < len(turns):
@@ -246,27 +258,27 @@ def _with_results_in_call_order(turns: Sequence[dict[str, object]]) -> list[dict
         n += 1
         if turn["role"] == "tool" and seen_assistant:
             message = f"tool result '{turn['tool_call_id']}' answers no call of the assistant turn before it"
-            raise refusal("invalid_tool_history", message, "messages")
+            raise refusal("invalid_tool_history", message, field)
         calls = turn.get("tool_calls")
         if not isinstance(calls, list) or n == len(turns):
             continue
         ids = {call["id"] for call in calls}
-        results: dict[object, dict[str, object]] = {}
+        results: dict[object, Turn] = {}
         while n < len(turns) and turns[n]["role"] == "tool":
             call_id = turns[n]["tool_call_id"]
             if call_id in results or call_id not in ids:
                 message = f"tool result '{call_id}' is given twice or answers no call of the assistant turn before it"
-                raise refusal("invalid_tool_history", message, "messages")
+                raise refusal("invalid_tool_history", message, field)
             results[call_id] = turns[n]
             n += 1
         if len(results) != len(calls):
             missing = next(call["id"] for call in calls if call["id"] not in results)
-            raise refusal("invalid_tool_history", f"tool call '{missing}' has no result", "messages")
+            raise refusal("invalid_tool_history", f"tool call '{missing}' has no result", field)
         ordered += [results[call["id"]] for call in calls]
     return ordered
 
 
-def _prefill(turns: Sequence[Mapping[str, object]]) -> tuple[str | None, str | None]:
+def _prefill(turns: Sequence[Turn]) -> tuple[str | None, str | None]:
     last = turns[-1]
     if last["role"] != "assistant":
         return None, None

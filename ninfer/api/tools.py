@@ -50,9 +50,9 @@ def parse_tools(source: Object) -> Tools:
         declarations.append(declaration)
     choice = _choice(source.get("tool_choice"))
     if boolean(source, "parallel_tool_calls") is False and declarations:
-        raise _unbuilt("parallel_tool_calls", "parallel_tool_calls: false")
+        raise needs_constraints("parallel_tool_calls", "parallel_tool_calls: false")
     if word(source, "tool_constraints", ("basic", "auto")) == "basic" and declarations:
-        raise _unbuilt("tool_constraints", "tool_constraints: 'basic'")
+        raise needs_constraints("tool_constraints", "tool_constraints: 'basic'")
     return Tools(tuple(declarations), tuple(dropped), choice)
 
 
@@ -66,7 +66,7 @@ def _declaration(entry: Object, where: str) -> tuple[Object, str]:
     text(function, "description", f"{where}.function.description")
     parameters = mapping(function, "parameters", f"{where}.function.parameters")
     if boolean(function, "strict", f"{where}.function.strict"):
-        raise _unbuilt(f"{where}.function.strict", "strict: true")
+        raise needs_constraints(f"{where}.function.strict", "strict: true")
     if parameters is None:
         function = {**function, "parameters": {"type": "object", "properties": {}}}
     return {**entry, "function": function}, name
@@ -81,11 +81,12 @@ def _choice(choice: object) -> str:
         isinstance(choice, dict) and choice.get("type") in ("required", "any", "function", "allowed_tools")
     )
     if forced:
-        raise _unbuilt("tool_choice", "a tool_choice other than 'auto' and 'none'")
+        raise needs_constraints("tool_choice", "a tool_choice other than 'auto' and 'none'")
     raise refusal("tool_choice_not_supported", "tool_choice must be 'auto' or 'none'", "tool_choice")
 
 
-def _unbuilt(param: str, what: str) -> RequestRejected:
+def needs_constraints(param: str, what: str) -> RequestRejected:
+    """The refusal of what only constrained output can give."""
     return refusal(
         "parameter_not_supported", f"{what} needs constrained output, which this version does not have", param
     )
