@@ -13,6 +13,7 @@ from ninfer.actors.gateway import NOT_YET, Gateway
 from ninfer.api.chat import chat_completion
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
+from ninfer.api.messages import count_tokens, create_message
 from ninfer.api.preparation import Model
 from ninfer.api.service import Service
 from ninfer.config import HttpSettings
@@ -20,7 +21,7 @@ from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
 from ninfer.version import VERSION
 
-ENDPOINTS = ("/v1/chat/completions",)
+ENDPOINTS = ("/v1/chat/completions", "/v1/messages")
 
 log = structlog.get_logger(__name__)
 
@@ -52,9 +53,19 @@ def create_app(service: Service, settings: HttpSettings) -> Quart:
 
     @app.post("/v1/chat/completions")
     async def chat_completions() -> Response:
-        body = await request.get_data(cache=False, as_text=False)
-        assert isinstance(body, bytes), "as it was asked for"
-        return await chat_completion(service, body, exchange_of(request.scope))
+        return await chat_completion(service, await _body(), exchange_of(request.scope))
+
+    @app.post("/v1/messages")
+    async def messages() -> Response:
+        return await create_message(service, await _body(), exchange_of(request.scope))
+
+    @app.post("/v1/messages/count_tokens")
+    async def messages_count_tokens() -> Response:
+        return await count_tokens(service, await _body())
+
+    @app.route("/", methods=["HEAD"])
+    async def root() -> Response:
+        return Response(b"", content_type="application/json")  # agents ask whether anybody is there
 
     @app.errorhandler(Exception)
     async def failed(error: Exception) -> Response:
@@ -68,6 +79,12 @@ def create_app(service: Service, settings: HttpSettings) -> Quart:
 
     app.asgi_app = Edge(app.asgi_app, settings, lambda: gateway.lifecycle in NOT_YET)  # type: ignore[method-assign,assignment,arg-type]
     return app
+
+
+async def _body() -> bytes:
+    body = await request.get_data(cache=False, as_text=False)
+    assert isinstance(body, bytes), "as it was asked for"
+    return body
 
 
 def model_object(model: Model, ready_at: float | None) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ from ninfer.api.common_fields import (
     TOKENS_MAX,
     check_cache_hints,
     check_extensions,
+    check_thinking_budget,
     metadata,
     model_name,
     not_yet,
@@ -136,6 +137,7 @@ def _check_unbuilt(source: Object) -> None:
             message = "response_format.type must be 'text', 'json_object' or 'json_schema'"
             raise refusal("response_format_not_supported", message, "response_format.type")
     check_extensions(source)
+    check_thinking_budget(source)
 
 
 def _check_hints(source: Object) -> None:

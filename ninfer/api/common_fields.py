@@ -59,11 +59,15 @@ def check_extensions(source: Object) -> None:
     """Fields of ours that all protocols have, and whose effect this version does not have."""
     if source.get("structured_outputs") is not None:
         raise not_yet("structured_outputs")
-    if integer(source, "thinking_budget", 1) is not None:
-        raise not_yet("thinking_budget")
     graft = text(source, "graft")
     if graft is not None:
         raise refusal("unknown_graft", f"there is no graft '{graft}'", "graft")
+
+
+def check_thinking_budget(source: Object) -> None:
+    """The ``thinking_budget`` of Chat and Responses, whose effect this version does not have."""
+    if integer(source, "thinking_budget", 1) is not None:
+        raise not_yet("thinking_budget")
 
 
 def metadata(source: Object) -> Mapping[str, str]:

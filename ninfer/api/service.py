@@ -73,7 +73,8 @@ class Service:
         )
 
         def prepare() -> Prepared:
-            return Prepared(preparation.prepare(asked, thinking, self.model, self.generation), thinking.on)
+            prepared = preparation.prepare(asked, thinking, self.model, self.generation)
+            return Prepared(prepared, thinking.on, asked.tools.one_call)
 
         await session.prepare(prepare)
         return session

@@ -7,7 +7,7 @@ the peer is gone (serving spec, 13.1, 16.2).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import anyio
@@ -15,7 +15,8 @@ import structlog
 from anyio import to_thread
 
 from ninfer.actors.gateway import Gateway, Ticket
-from ninfer.actors.messages import Failed, Finished, GenerationRequest, Reply
+from ninfer.actors.messages import Failed, Finished, GenerationRequest, Reply, TextDelta
+from ninfer.api.answers import first_call_only
 from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, fault_of
 from ninfer.errors import NinferError, QueueTimeout
@@ -36,10 +37,11 @@ class _Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What preparation makes: the request, and whether it thinks."""
+    """What preparation makes: the request, whether it thinks, whether only its first tool call is wanted."""
 
     request: GenerationRequest
     enable_thinking: bool
+    one_call: bool = False
 
 
 class Session:
@@ -51,6 +53,7 @@ class Session:
         self._log = request_log
         self._stage = _Stage.PREPARING
         self._prepared: PreparedFacts | None = None
+        self._one_call = False
         self.prompt_tokens = 0
 
     @property
@@ -70,6 +73,7 @@ class Session:
                 early_end = self._ticket.early_end
                 raise early_end.error if early_end is not None else QueueTimeout
             self.prompt_tokens = len(prepared.request.prompt_ids)
+            self._one_call = prepared.one_call
             sampling = prepared.request.sampling
             self._prepared = PreparedFacts(
                 prepared.enable_thinking, sampling, anyio.current_time() - self._ticket.received_at
@@ -102,6 +106,8 @@ class Session:
             raise reply.error
         if isinstance(reply, Finished):
             self._finish(reply)
+        if isinstance(reply, TextDelta) and self._one_call:
+            return replace(reply, deltas=first_call_only(reply.deltas))
         return reply
 
     async def close(self) -> None:

@@ -7,6 +7,7 @@ constraint is refused, and calls come back as the text that the model wrote.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from ninfer.api.fields import Object, array, boolean, mapping, refusal, text, word, wrong
@@ -21,11 +22,13 @@ class Tools:
 
     dropped   types of declarations that only another server could run; they are logged
     choice    `auto` or `none`
+    one_call  at most one call is returned
     """
 
     declarations: tuple[Object, ...] = ()
     dropped: tuple[str, ...] = ()
     choice: str = "auto"
+    one_call: bool = False
 
 
 def parse_tools(source: Object) -> Tools:
@@ -83,6 +86,21 @@ def _choice(choice: object) -> str:
     if forced:
         raise needs_constraints("tool_choice", "a tool_choice other than 'auto' and 'none'")
     raise refusal("tool_choice_not_supported", "tool_choice must be 'auto' or 'none'", "tool_choice")
+
+
+def forced_choice(name: str | None, declared: Collection[str], dropped: Collection[str]) -> RequestRejected:
+    """The refusal of a choice that forces a call, of the tool `name` or of any.
+
+    declared, dropped   names of the tools that are declared, and names or types of those that were left out
+    """
+    if name in dropped or (dropped and not declared):
+        message = "tool_choice forces a call of a tool that only another server could run"
+        return refusal("tool_type_not_supported", message, "tool_choice")
+    if name is not None and name not in declared:
+        return refusal("invalid_value", f"tool_choice names '{name}', and there is no such tool", "tool_choice")
+    if not declared:
+        return refusal("invalid_value", "tool_choice forces a call, and there are no tools", "tool_choice")
+    return needs_constraints("tool_choice", "a tool_choice other than 'auto' and 'none'")
 
 
 def needs_constraints(param: str, what: str) -> RequestRejected:

@@ -49,7 +49,7 @@ async def test_the_list_of_models() -> None:
             "context_length": 8192,
             "modalities": {"vision": False},
             "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-            "supported_endpoints": ["/v1/chat/completions"],
+            "supported_endpoints": ["/v1/chat/completions", "/v1/messages"],
         }
         assert (await get(state, "/v1/models"))[:2] == (200, {"object": "list", "data": [entry]})
         assert (await get(state, "/v1/models/tiny/model"))[:2] == (200, entry)
@@ -79,7 +79,7 @@ async def test_unknown_routes(method: str, path: str, status: int, code: str) ->
 
 async def test_unknown_routes_of_the_other_protocol() -> None:
     async with served() as state:
-        status, body, headers = await get(state, "/v1/messages", "POST")
+        status, body, headers = await get(state, "/v1/messages/nope", "POST")
         assert (status, body["type"], body["error"]["type"]) == (404, "error", "not_found_error")
         assert body["request_id"] == headers["request-id"]
 

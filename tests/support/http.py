@@ -47,8 +47,11 @@ class Served:
     log_path: Path | None
 
     async def post(self, body: object, **headers: str) -> Any:
+        return await self.send("/v1/chat/completions", body, **headers)
+
+    async def send(self, path: str, body: object, **headers: str) -> Any:
         data = body if isinstance(body, bytes) else orjson.dumps(body)
-        return await self.app.test_client().post("/v1/chat/completions", data=data, headers=headers)
+        return await self.app.test_client().post(path, data=data, headers=headers)
 
     def log_records(self) -> list[dict[str, Any]]:
         assert self.log_path is not None
@@ -108,6 +111,18 @@ def chunks(body: bytes) -> list[dict[str, Any]]:
     found = [frame for frame in frames(body) if not frame.startswith(":")]
     assert found[-1] == "data: [DONE]"
     return [orjson.loads(frame.removeprefix("data: ")) for frame in found[:-1]]
+
+
+def events(body: bytes) -> list[dict[str, Any]]:
+    """The messages of a stream whose frames are named by them; keep-alive comments are left out."""
+    found = []
+    for frame in frames(body):
+        if frame.startswith(":"):
+            continue
+        name, _, data = frame.partition("\n")
+        found.append(orjson.loads(data.removeprefix("data: ")))
+        assert name == f"event: {found[-1]['type']}"
+    return found
 
 
 def joined(parts: Sequence[dict[str, Any]], member: str) -> str:
