@@ -27,6 +27,8 @@ class EngineSettings:
     device_memory_limit_bytes  the planner treats the device as having this much in all; None is the real size
     kv_headroom_bytes          left free by `auto`
     cuda_graph                 whether decode rounds are captured and replayed; the same bits either way
+    short_chunk_products       how a GPU multiplies short prefill chunks: `auto`, `library`, or `in-register`, which is
+                               inexact: a token's bits may depend on the length of its chunk
     """
 
     device: str = "cpu"
@@ -39,6 +41,7 @@ class EngineSettings:
     device_memory_limit_bytes: int | None = None
     kv_headroom_bytes: int = 1024 * MIB
     cuda_graph: bool = True
+    short_chunk_products: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

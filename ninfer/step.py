@@ -6,7 +6,7 @@ at the same time one block of the gated DeltaNet (kv-and-state spec, 8.3 and 9.4
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ninfer.types import Sampling
 
@@ -16,6 +16,15 @@ PAGE_TOKENS = 64
 def pages_for(tokens: int) -> int:
     """Number of pages that `tokens` positions occupy."""
     return -(-tokens // PAGE_TOKENS)
+
+
+def standing_block(positions: int, *, drew: bool, folds_late: bool) -> int:
+    """Block whose entry state a lane holds with `positions` positions in its cache.
+
+    drew        the last step of the lane was a round
+    folds_late  the engine writes the state of a block that a round has filled when the next block begins
+    """
+    return (positions - 1) // PAGE_TOKENS if drew and folds_late else positions // PAGE_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +39,65 @@ class PageMapping:
 class LaneSetup:
     """What a lane needs to know before the first chunk of a request: sent once, with that chunk.
 
-    stop_ids   token ids that end the generation; empty when the request ignores them
+    stop_ids     token ids that end the generation; empty when the request ignores them
+    prompt_ids   the whole prompt, for an engine that looks at more than the tokens it is given to read
     """
 
     sampling: Sampling
     stop_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureState:
+    """Store the entry state of the block in which the lane stands as image `image`, whatever that held before.
+
+    An image is what a sequence needs beside its pages to go on from a block start: the recurrent state of every layer
+    and what the convolution read in front of the block (kv-and-state spec, 9.1 and 9.4). It lies in host memory.
+    """
+
+    lane: int
+    image: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreState:
+    """Bring image `image` into a lane, which then stands at the block start at which the image was captured."""
+
+    image: int
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkPages:
+    """Copy device pages to places in host memory, one to one; the pages may be written again after this."""
+
+    pages: tuple[int, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPages:
+    """Copy places in host memory to device pages, one to one."""
+
+    places: tuple[int, ...]
+    pages: tuple[int, ...]
+
+
+Transfer = CaptureState | RestoreState | ParkPages | LoadPages
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillChunk:
     """Read the prompt tokens of positions ``[begin, begin + len(token_ids))`` into a lane.
 
-    setup      given exactly when the lane starts anew (``begin == 0``): state and counts are cleared first
-    mapping    pages this chunk needs beyond those already mapped
+    setup      given exactly with the first chunk of a request, which begins at any block start: the lane's table and
+               counts are forgotten first. At 0 its state is cleared as well; beyond, it holds the entry state of that
+               block: its own, from the request before, or one that `before` restores
+    mapping    pages this chunk needs beyond those already mapped; with `setup` those of all positions from 0 on
     sample     True on the chunk that ends the prompt, unless nothing is to be generated: draw the first token
+    before     transfers in front of the chunk, in order
+    after      transfers behind it and behind the drawing, in order; the result does not wait for them
     """
 
     lane: int
@@ -52,6 +106,8 @@ class PrefillChunk:
     mapping: PageMapping
     setup: LaneSetup | None
     sample: bool
+    before: tuple[Transfer, ...] = ()
+    after: tuple[Transfer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
