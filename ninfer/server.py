@@ -26,6 +26,7 @@ from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Gateway
 from ninfer.actors.system import System
 from ninfer.api.app import create_app
+from ninfer.api.operations import Operations
 from ninfer.api.service import Service
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
@@ -134,6 +135,13 @@ class HttpTask:
             self.closed.set()
 
 
+@dataclass(slots=True)
+class _Learnt:
+    """What a start has found out; None before the server is ready."""
+
+    facts: StartFacts | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """Everything one process runs: the actors, the HTTP server, the signals, the periodic records."""
@@ -145,6 +153,7 @@ class Server:
     listener: socket.socket
     http_config: Config
     cuda_sync: str
+    learnt: _Learnt = field(default_factory=_Learnt)
 
     async def run(self) -> tuple[int, str]:
         """Run to the end; returns the exit status and, if it is not 0, why. Raises StartupError."""
@@ -165,7 +174,8 @@ class Server:
         may_listen, stopped = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._stop_on_signals, system)
-            http = HttpTask(create_app(service, settings.http), self.listener, self.http_config, stopped)
+            operations = Operations(settings, model, service.observed, lambda: self.learnt.facts)
+            http = HttpTask(create_app(service, operations), self.listener, self.http_config, stopped)
             tasks.start_soon(http.run, may_listen, system.stop)
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)
@@ -218,6 +228,7 @@ class Server:
             presets={"thinking": asdict(model.presets.thinking), "non_thinking": asdict(model.presets.non_thinking)},
             environment={"device": settings.engine.device, "python": platform.python_version()},
         )
+        self.learnt.facts = facts
         self.request_log.write("server_start", server_start(settings, facts))
         kind = " (the embedded model)" if settings.default_artifact else ""
         scripted = f" engine=scripted script={settings.script}" if settings.script is not None else ""

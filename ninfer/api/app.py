@@ -14,9 +14,10 @@ from ninfer.api.chat import chat_completion
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
 from ninfer.api.messages import count_tokens, create_message
+from ninfer.api.operations import Operations
+from ninfer.api.operations_routes import add_operations
 from ninfer.api.preparation import Model
 from ninfer.api.service import Service
-from ninfer.config import HttpSettings
 from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
 from ninfer.version import VERSION
@@ -26,8 +27,9 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/messages")
 log = structlog.get_logger(__name__)
 
 
-def create_app(service: Service, settings: HttpSettings) -> Quart:
+def create_app(service: Service, operations: Operations) -> Quart:
     """The ASGI application over one gateway."""
+    settings = operations.settings.http
     app = Quart("ninfer", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
     app.config["BODY_TIMEOUT"] = None
@@ -66,6 +68,8 @@ def create_app(service: Service, settings: HttpSettings) -> Quart:
     @app.route("/", methods=["HEAD"])
     async def root() -> Response:
         return Response(b"", content_type="application/json")  # agents ask whether anybody is there
+
+    add_operations(app, operations, gateway, service.unix_time)
 
     @app.errorhandler(Exception)
     async def failed(error: Exception) -> Response:

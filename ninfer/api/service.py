@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
@@ -15,6 +15,7 @@ from ninfer.api.asked import Asked
 from ninfer.api.body import parse_object
 from ninfer.api.edge import Exchange
 from ninfer.api.fields import Object
+from ninfer.api.observed import Observed
 from ninfer.api.preparation import Model
 from ninfer.api.session import Prepared, Session, open_session
 from ninfer.api.thinking import Thinking
@@ -41,6 +42,7 @@ class Service:
     request_log: RequestLog
     keep_alive_comment_s: float
     unix_time: Callable[[], float]
+    observed: Observed = field(default_factory=Observed)
 
     async def check(self, body: bytes, parse: Callable[[Object], A]) -> tuple[A, Thinking]:
         """The request of a body; raises RequestRejected for all that shows before capacity is taken (3.2)."""
@@ -70,6 +72,7 @@ class Service:
             exchange,
             lambda request_id: self._facts(asked, thinking, request_id, exchange.request_id),
             self.request_log,
+            self.observed,
         )
 
         def prepare() -> Prepared:

@@ -15,11 +15,12 @@ import structlog
 from anyio import to_thread
 
 from ninfer.actors.gateway import Gateway, Ticket
-from ninfer.actors.messages import Failed, Finished, GenerationRequest, Reply, TextDelta
+from ninfer.actors.messages import Failed, Finished, GenerationRequest, PrefillProgress, Reply, TextDelta
 from ninfer.api.answers import first_call_only
 from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, fault_of
-from ninfer.errors import NinferError, QueueTimeout
+from ninfer.api.observed import Observed, Outcome, Watched
+from ninfer.errors import NinferError, Overloaded, QueueTimeout
 from ninfer.requestlog import records
 from ninfer.requestlog.records import PreparedFacts, RequestFacts
 from ninfer.requestlog.writer import RequestLog
@@ -47,8 +48,10 @@ class Prepared:
 class Session:
     """See above. Made by :func:`open_session`; `facts` say what was asked."""
 
-    def __init__(self, ticket: Ticket, facts: RequestFacts, request_log: RequestLog) -> None:
+    def __init__(self, ticket: Ticket, facts: RequestFacts, request_log: RequestLog, observed: Observed) -> None:
         self._ticket = ticket
+        self._watched = Watched(observed, ticket.received_at)
+        self._wants_progress = False
         self._facts = facts
         self._log = request_log
         self._stage = _Stage.PREPARING
@@ -78,7 +81,9 @@ class Session:
             self._prepared = PreparedFacts(
                 prepared.enable_thinking, sampling, anyio.current_time() - self._ticket.received_at
             )
-            await self._ticket.submit(prepared.request)
+            # Told of every chunk, we know what a client that leaves has cost.
+            self._wants_progress = prepared.request.progress
+            await self._ticket.submit(replace(prepared.request, progress=True))
         except Exception as error:
             self._reject(fault_of(error))
             await self._ticket.preparation_failed()
@@ -97,13 +102,20 @@ class Session:
 
     async def next_reply(self) -> Reply:
         """One reply; raises the error of a ``Failed``. Not to be called after the ``Finished``."""
+        while isinstance(reply := await self._receive(), PrefillProgress) and not self._wants_progress:
+            pass
+        return reply
+
+    async def _receive(self) -> Reply:
         try:
             reply = await self._ticket.replies.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             raise NinferError("the replies ended without a last one") from None
         if isinstance(reply, Failed):
-            self._fail(fault_of(reply.error).message)
+            refused = isinstance(reply.error, QueueTimeout)
+            self._fail(fault_of(reply.error).message, Outcome.REJECTED if refused else Outcome.FAILED)
             raise reply.error
+        self._watched.saw(reply)
         if isinstance(reply, Finished):
             self._finish(reply)
         if isinstance(reply, TextDelta) and self._one_call:
@@ -113,31 +125,45 @@ class Session:
     async def close(self) -> None:
         """Give the unit of capacity back; a request that has not ended by now is cancelled."""
         if self._stage is _Stage.STARTED:
-            self._fail(DISCONNECTED)
+            self._see_what_is_left()
+            self._fail(DISCONNECTED, Outcome.CANCELLED)
         elif self._stage is _Stage.PREPARING:
-            self._reject(Fault(499, "request_cancelled", "client_disconnected", None, DISCONNECTED))
+            gone = Fault(499, "request_cancelled", "client_disconnected", None, DISCONNECTED)
+            self._reject(gone, Outcome.CANCELLED)
         await self._ticket.release()
 
     def fail(self, message: str) -> None:
         """Note that the answer broke off on our side."""
         if self._stage is _Stage.STARTED:
-            self._fail(message)
+            self._fail(message, Outcome.FAILED)
 
-    def _reject(self, fault: Fault) -> None:
+    def _see_what_is_left(self) -> None:
+        """Replies that came while nobody read them; the client has gone."""
+        try:
+            while not isinstance(reply := self._ticket.replies.receive_nowait(), Failed):
+                self._watched.saw(reply)
+        except (anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
+            return
+
+    def _end(self, outcome: Outcome) -> None:
         self._stage = _Stage.ENDED
+        self._watched.ended(outcome, anyio.current_time())
+
+    def _reject(self, fault: Fault, outcome: Outcome = Outcome.REJECTED) -> None:
+        self._end(outcome)
         error = {"type": fault.kind, "code": fault.code, "param": fault.param, "message": fault.message}
         self._write("request_rejected", records.request_rejected(self._facts, fault.status, error))
         log.info(f"req#{self._facts.request_id} rejected {fault.message}", x_request_id=self._facts.x_request_id)
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, message: str, outcome: Outcome) -> None:
         assert self._prepared is not None
-        self._stage = _Stage.ENDED
+        self._end(outcome)
         self._write("request_error", records.request_error(self._facts, self._prepared, message))
         log.warning(f"req#{self._facts.request_id} error {message}", x_request_id=self._facts.x_request_id)
 
     def _finish(self, finished: Finished) -> None:
         assert self._prepared is not None
-        self._stage = _Stage.ENDED
+        self._end(Outcome.COMPLETED)
         record = records.request_done(
             self._facts, self._prepared, finished, self._ticket.received_at, anyio.current_time()
         )
@@ -168,14 +194,22 @@ def _rate(tokens: int, seconds: float) -> str:
 
 
 async def open_session(
-    gateway: Gateway, exchange: Exchange, facts: Callable[[int], RequestFacts], request_log: RequestLog
+    gateway: Gateway,
+    exchange: Exchange,
+    facts: Callable[[int], RequestFacts],
+    request_log: RequestLog,
+    observed: Observed,
 ) -> Session:
     """Take a unit of capacity, to be given back when the exchange closes.
 
     facts   what was asked, given the request id
     raises Overloaded, Unavailable, ModelLoading
     """
-    ticket = await gateway.arrive()
-    session = Session(ticket, facts(ticket.request_id), request_log)
+    try:
+        ticket = await gateway.arrive()
+    except Overloaded:
+        observed.outcomes[Outcome.REJECTED] += 1
+        raise
+    session = Session(ticket, facts(ticket.request_id), request_log, observed)
     exchange.on_close(session.close)
     return session

@@ -13,10 +13,12 @@ import orjson
 from quart import Quart
 
 from ninfer.api.app import create_app
+from ninfer.api.operations import Operations
 from ninfer.api.preparation import Model
 from ninfer.api.presets import presets_for
 from ninfer.api.service import Service
-from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings
+from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings, Settings
+from ninfer.requestlog.start import StartFacts
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.transitions import DeviceState
 from ninfer.text.template import ChatTemplate, builtin_source
@@ -26,6 +28,25 @@ from tests.support.system import TOKENIZER, Running, running
 MODEL_ID = "tiny/model"
 TEMPLATE = ChatTemplate(builtin_source("qwen3_8"), tuple(TOKENIZER.control_ids))
 UNIX_TIME = 1_790_000_000.0
+FACTS = StartFacts(
+    public_id=MODEL_ID,
+    artifact_path="tiny.ninfer",
+    artifact_bytes=7,
+    target="qwen3_8_27b",
+    weights_id="plain",
+    tensor_count=12,
+    resource_count=4,
+    load_s=0.25,
+    pages=4096,
+    max_pages=8192,
+    memory_groups={"weights": 100, "kv": 50, "state": 20, "replay": 5, "workspace": 30, "graphs": 0},
+    required_bytes=205,
+    available_bytes=1000,
+    headroom_bytes=0,
+    thinks_by_default=True,
+    presets={},
+    environment={},
+)
 
 
 def model(max_context_tokens: int = 8192, template: ChatTemplate = TEMPLATE) -> Model:
@@ -80,8 +101,15 @@ async def served(
             keep_alive_comment_s=keep_alive_comment_s,
             unix_time=lambda: UNIX_TIME,
         )
+        settings = Settings(
+            artifact=Path("tiny.ninfer"),
+            http=http or HttpSettings(),
+            generation=service.generation,
+            scheduler=scheduler or SchedulerSettings(),
+        )
+        operations = Operations(settings, service.model, service.observed, lambda: FACTS)
         try:
-            yield Served(create_app(service, http or HttpSettings()), state, log_path)
+            yield Served(create_app(service, operations), state, log_path)
         finally:
             log.close()
 

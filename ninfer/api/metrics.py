@@ -1,0 +1,149 @@
+"""The series of ``GET /metrics`` (serving spec, 4.4). Pure."""
+
+from __future__ import annotations
+
+from ninfer.api.exposition import COUNTER, GAUGE, HISTOGRAM, Histogram, Sample, Series, Value, exposition
+from ninfer.api.observed import Observed, Outcome
+from ninfer.scheduler.statistics import SchedulerStatistics
+from ninfer.scheduler.transitions import Lifecycle
+
+# Parts of the contract that this build lacks: they have done nothing and hold nothing.
+_NOTHING_YET: tuple[tuple[str, str, Value], ...] = (
+    ("ninfer:draft_tokens_total", COUNTER, 0),
+    ("ninfer:draft_accepted_tokens_total", COUNTER, 0),
+    ("ninfer:draft_rounds_total", COUNTER, 0),
+    ("ninfer:draft_fallback_steps_total", COUNTER, 0),
+    ("ninfer:shared_prefixes", GAUGE, 0),
+    ("ninfer:shared_prefix_publishes_total", COUNTER, 0),
+    ("ninfer:shared_prefix_evictions_total", COUNTER, 0),
+    ("ninfer:turn_checkpoints", GAUGE, 0),
+    ("ninfer:host_kv_budget_bytes", GAUGE, 0),
+    ("ninfer:host_kv_used_bytes", GAUGE, 0),
+    ("ninfer:host_kv_entries", GAUGE, 0),
+    ("ninfer:host_kv_largest_free_range_bytes", GAUGE, 0),
+    ("ninfer:host_kv_parks_total", COUNTER, 0),
+    ("ninfer:host_kv_restores_total", COUNTER, 0),
+    ("ninfer:host_kv_evictions_total", COUNTER, 0),
+    ("ninfer:host_kv_park_failures_total", COUNTER, 0),
+    ("ninfer:host_kv_restore_failures_total", COUNTER, 0),
+    ("ninfer:host_kv_park_bytes_total", COUNTER, 0),
+    ("ninfer:host_kv_park_seconds_total", COUNTER, 0.0),
+    ("ninfer:host_kv_restore_bytes_total", COUNTER, 0),
+    ("ninfer:host_kv_restore_seconds_total", COUNTER, 0.0),
+    ("ninfer:slot_saves_total", COUNTER, 0),
+    ("ninfer:slot_restores_total", COUNTER, 0),
+    ("ninfer:slot_erases_total", COUNTER, 0),
+    ("ninfer:slot_auto_saves_total", COUNTER, 0),
+    ("ninfer:slot_auto_save_failures_total", COUNTER, 0),
+    ("ninfer:constraint_prepare_seconds_total", COUNTER, 0.0),
+    ("ninfer:constraint_mask_seconds_total", COUNTER, 0.0),
+    ("ninfer:constraint_matcher_seconds_total", COUNTER, 0.0),
+)
+# Admissions by the source of the prompt's beginning (14.2).
+REUSE_PATHS = (
+    "full_reset",
+    "append_frontier",
+    "restore_turn_checkpoint",
+    "restore_user_turn_anchor",
+    "fork_shared_prefix",
+    "host_restore",
+)
+
+
+def in_flight(statistics: SchedulerStatistics) -> int:
+    """Generation requests between their arrival and their last token."""
+    return statistics.preparing + statistics.waiting + statistics.running
+
+
+def metrics(statistics: SchedulerStatistics, observed: Observed, ready_at: float | None) -> bytes:
+    """The document; `ready_at` is the Unix second at which the server became ready."""
+    return exposition(
+        [
+            *_steps(statistics),
+            *_requests(statistics, observed),
+            *_scheduler(statistics),
+            *_reuse(statistics, observed),
+            *(_one(name, kind, value) for name, kind, value in _NOTHING_YET),
+            *_constraints(),
+            _one("ninfer:engine_ready", GAUGE, int(statistics.lifecycle == Lifecycle.SERVING.name)),
+            _one("ninfer:server_start_time_seconds", GAUGE, float(ready_at or 0)),
+            _histogram("ninfer:decode_gap_seconds", observed.gaps),
+            _histogram("ninfer:time_to_first_token_seconds", observed.first_token),
+            _histogram("ninfer:request_duration_seconds", observed.duration),
+            _histogram("ninfer:request_queue_seconds", observed.queue),
+        ]
+    )
+
+
+def _one(name: str, kind: str, value: Value) -> Series:
+    return Series(name, kind, (Sample(value),))
+
+
+def _histogram(name: str, histogram: Histogram) -> Series:
+    return Series(name, HISTOGRAM, histogram.samples())
+
+
+def _steps(statistics: SchedulerStatistics) -> list[Series]:
+    totals = statistics.totals
+    return [
+        _one("llamacpp:prompt_tokens_total", COUNTER, totals.prefill_tokens),
+        _one("llamacpp:prompt_seconds_total", COUNTER, totals.prefill_s),
+        _one("llamacpp:tokens_predicted_total", COUNTER, totals.decode_tokens),
+        _one("llamacpp:tokens_predicted_seconds_total", COUNTER, totals.decode_s),
+        _one("ninfer:decode_rounds_total", COUNTER, totals.rounds),
+        _one("ninfer:decode_row_rounds_total", COUNTER, totals.row_rounds),
+        _one("ninfer:engine_recoveries_total", COUNTER, totals.engine_recoveries),
+    ]
+
+
+def _requests(statistics: SchedulerStatistics, observed: Observed) -> list[Series]:
+    totals = statistics.totals
+    outcomes = tuple(Sample(count, {"outcome": outcome.value}) for outcome, count in observed.outcomes.items())
+    return [
+        _one("ninfer:requests_total", COUNTER, sum(observed.outcomes.values())),
+        Series("ninfer:requests_outcome_total", COUNTER, outcomes),
+        _one("ninfer:admitted_requests_total", COUNTER, totals.admitted),
+        _one("ninfer:queue_seconds_total", COUNTER, totals.queue_s),
+        _one("ninfer:admission_rejected_overloaded_total", COUNTER, totals.refused_overloaded),
+        _one("ninfer:admission_rejected_queue_timeout_total", COUNTER, totals.refused_timeout),
+        _one("ninfer:waiting_cancelled_requests_total", COUNTER, observed.waiting_cancelled),
+        _one("ninfer:cancelled_prefills_total", COUNTER, observed.cancelled_prefills),
+        _one("ninfer:cancelled_prefill_computed_tokens_total", COUNTER, observed.cancelled_prefill_tokens),
+    ]
+
+
+def _scheduler(statistics: SchedulerStatistics) -> list[Series]:
+    everybody = in_flight(statistics)
+    processing = min(everybody, len(statistics.lanes))
+    return [
+        _one("llamacpp:requests_processing", GAUGE, processing),
+        _one("llamacpp:requests_deferred", GAUGE, everybody - processing),
+        _one("ninfer:requests_running", GAUGE, statistics.running),
+        _one("ninfer:requests_waiting", GAUGE, statistics.waiting),
+        _one("ninfer:requests_prefilling", GAUGE, statistics.prefilling),
+        _one("ninfer:requests_decode_ready", GAUGE, statistics.decode_ready),
+        _one("ninfer:kv_pages_used", GAUGE, statistics.pages - statistics.pages_available),
+        _one("ninfer:kv_pages_capacity", GAUGE, statistics.pages),
+    ]
+
+
+def _reuse(statistics: SchedulerStatistics, observed: Observed) -> list[Series]:
+    counts = reuse_counts(statistics)
+    return [
+        _one("ninfer:prefix_cache_hit_tokens_total", COUNTER, observed.reused_tokens),
+        *(_one(f"ninfer:reuse_{path}_total", COUNTER, counts[path]) for path in REUSE_PATHS),
+    ]
+
+
+def reuse_counts(statistics: SchedulerStatistics) -> dict[str, int]:
+    """Admissions by reuse path. Nothing is reused yet: every request begins anew."""
+    return {**dict.fromkeys(REUSE_PATHS, 0), "full_reset": statistics.totals.admitted}
+
+
+def _constraints() -> list[Series]:
+    outcomes = tuple(Sample(0, {"outcome": outcome.value}) for outcome in Outcome)
+    results = tuple(Sample(0, {"result": result}) for result in ("hit", "built", "waited"))
+    return [
+        Series("ninfer:constraint_requests_total", COUNTER, outcomes),
+        Series("ninfer:constraint_cache_total", COUNTER, results),
+    ]

@@ -1,0 +1,217 @@
+"""What operators and monitors read: slots, stats, properties, load (serving spec, 4.5 to 4.9). Pure.
+
+Members of parts that this build lacks say so by their value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ninfer.api.metrics import in_flight, reuse_counts
+from ninfer.api.observed import Observed
+from ninfer.api.preparation import Model, output_limit
+from ninfer.api.presets import SamplingRequest, resolve_sampling
+from ninfer.config import Settings
+from ninfer.requestlog.start import StartFacts
+from ninfer.scheduler.statistics import LaneView, SchedulerStatistics
+from ninfer.step import PAGE_TOKENS
+from ninfer.version import VERSION
+
+Record = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """What the documents are made of.
+
+    facts   what was learnt while starting; None before the server is ready
+    """
+
+    settings: Settings
+    model: Model
+    observed: Observed
+    facts: Callable[[], StartFacts | None]
+
+
+def slots(statistics: SchedulerStatistics, max_context_tokens: int) -> list[Record]:
+    """One object per lane, in order (4.5)."""
+    return [_slot(lane, max_context_tokens) for lane in statistics.lanes]
+
+
+def _slot(lane: LaneView, max_context_tokens: int) -> Record:
+    return {
+        "id": lane.lane,
+        "is_processing": lane.request_id is not None,
+        "retained": False,
+        "session_digest": "",
+        "checkpoints": [],
+        "n_ctx": max_context_tokens,
+        "n_prompt_tokens": lane.prompt_tokens,
+        "n_prompt_tokens_cache": 0,
+        "speculative": False,
+    }
+
+
+def stats(operations: Operations, statistics: SchedulerStatistics, unix_time: float) -> Record:
+    """The snapshot for monitors (4.7)."""
+    settings, totals = operations.settings.scheduler, statistics.totals
+    facts = operations.facts()
+    return {
+        "schema": "ninfer_serve_stats",
+        "schema_version": 1,
+        "timestamp_unix_ms": int(unix_time * 1000),
+        "http": {"in_flight": in_flight(statistics), "max_in_flight": settings.lanes + settings.max_pending},
+        "scheduler": {
+            "running": statistics.running,
+            "prefilling": statistics.prefilling,
+            "decode_ready": statistics.decode_ready,
+            "waiting": statistics.waiting,
+        },
+        "counters": {
+            "computed_prefill_tokens": totals.prefill_tokens,
+            "committed_decode_tokens": totals.decode_tokens,
+            "decode_rounds": totals.rounds,
+            "decode_row_rounds": totals.row_rounds,
+        },
+        "cache_reuse": {
+            **{f"{path}_selections": count for path, count in reuse_counts(statistics).items()},
+            "reused_prompt_tokens": operations.observed.reused_tokens,
+        },
+        "kv_cache": _kv_cache(statistics),
+        "host_kv": {
+            **dict.fromkeys(("parks", "restores", "evictions", "park_failures", "restore_failures"), 0),
+            "d2h_bytes": 0,
+            "h2d_bytes": 0,
+            "d2h_seconds": 0.0,
+            "h2d_seconds": 0.0,
+        },
+        "memory": _memory(statistics, facts),
+        "load": _load(operations.model, facts),
+    }
+
+
+def _kv_cache(statistics: SchedulerStatistics) -> Record:
+    # Pages are promised to a request as a whole when it is admitted, and count as mapped from then on.
+    used = statistics.pages - statistics.pages_available
+    members = ("page_groups", "entitled_pages", "mapped_pages", "free_pages")
+    return {
+        "text": dict(zip(members, (statistics.pages, used, used, statistics.pages_available), strict=True)),
+        "mtp": dict.fromkeys(members, 0),
+        "host": {"enabled": False, "budget_bytes": 0, "used_bytes": 0, "largest_free_range": 0, "entries": 0},
+        "shared": {"capacity": 0, "entries": 0, "state_bytes": 0},
+    }
+
+
+def _memory(statistics: SchedulerStatistics, facts: StartFacts | None) -> Record:
+    groups: Mapping[str, int] = facts.memory_groups if facts is not None else {}
+
+    def region(*names: str) -> Record:
+        size = sum(groups.get(name, 0) for name in names)
+        return {"capacity_bytes": size, "used_bytes": size, "peak_used_bytes": size}
+
+    return {
+        "kv_capacity": statistics.pages * PAGE_TOKENS,
+        "kv_capacity_page_groups": statistics.pages,
+        "kv_capacity_max_page_groups": facts.max_pages if facts is not None else 0,
+        "kv_payload_bytes": groups.get("kv", 0),
+        "planned_slack_bytes": facts.available_bytes - facts.required_bytes if facts is not None else 0,
+        "weights": region("weights"),
+        "sequence": region("kv", "state", "replay"),
+        "workspace": region("workspace"),
+        "request_transient": region(),
+    }
+
+
+def _load(model: Model, facts: StartFacts | None) -> Record:
+    return {
+        "target": facts.target if facts is not None else "",
+        "model_id": model.public_id,
+        "weights_id": facts.weights_id if facts is not None else "",
+        "load_seconds": facts.load_s if facts is not None else 0.0,
+        "tensor_count": facts.tensor_count if facts is not None else 0,
+    }
+
+
+def props(operations: Operations) -> Record:
+    """Discovery for clients of llama.cpp (4.8)."""
+    settings, model = operations.settings, operations.model
+    generation = settings.generation
+    thinks = generation.thinking if generation.thinking is not None else model.template.traits.thinks_by_default
+    preset = model.presets.thinking if thinks else model.presets.non_thinking
+    law = resolve_sampling(SamplingRequest(), generation, preset, random_seed=0)
+    unlimited = generation.default_max_tokens is None and generation.max_output_tokens is None
+    tokens = -1 if unlimited else output_limit(None, generation, model.max_context_tokens).tokens
+    params: Record = {
+        "n_predict": tokens,
+        "max_tokens": tokens,
+        "temperature": law.temperature,
+        "top_k": law.top_k,
+        "top_p": law.top_p,
+        "min_p": law.min_p,
+        "presence_penalty": law.presence_penalty,
+        "frequency_penalty": law.frequency_penalty,
+    }
+    if generation.seed is not None:
+        params["seed"] = law.seed
+    return {
+        "default_generation_settings": {"n_ctx": model.max_context_tokens, "params": params},
+        "total_slots": settings.scheduler.lanes,
+        "model_alias": model.public_id,
+        "model_path": str(settings.artifact),
+        "modalities": {"vision": False, "audio": False},
+        "build_info": f"ninfer {VERSION}",
+    }
+
+
+def load(operations: Operations, statistics: SchedulerStatistics, ready_at: float | None, unix_time: float) -> Record:
+    """For a balancer in front of several servers (4.9)."""
+    scheduler, totals = operations.settings.scheduler, statistics.totals
+    used = statistics.pages - statistics.pages_available
+    last = operations.observed.last
+    return {
+        "object": "ninfer.load",
+        "model": operations.model.public_id,
+        "uptime_seconds": max(0.0, unix_time - ready_at) if ready_at is not None else 0.0,
+        "capacity": {
+            "max_concurrency": scheduler.lanes,
+            "max_pending_requests": scheduler.max_pending,
+            "max_admitted_requests": scheduler.lanes + scheduler.max_pending,
+            "max_context": operations.model.max_context_tokens,
+            "kv_capacity_tokens": statistics.pages * PAGE_TOKENS,
+            "kv_capacity_pages": statistics.pages,
+            "kv_page_tokens": PAGE_TOKENS,
+            "device_state_slots": scheduler.lanes,
+            "host_context_bytes": 0,
+        },
+        "requests": {
+            "admitted": in_flight(statistics),
+            "running": statistics.running,
+            "prefilling": statistics.prefilling,
+            "decode_ready": statistics.decode_ready,
+            "waiting": statistics.waiting,
+            **dict.fromkeys(("paused", "replaying", "materializing"), 0),
+        },
+        "occupancy": {
+            "device_main_kv_pages": used,
+            "device_main_kv_tokens": used * PAGE_TOKENS,
+            "device_state_slots": sum(lane.request_id is not None for lane in statistics.lanes),
+            **dict.fromkeys(("host_context_bytes", "host_state_slots", "host_kv_bytes"), 0),
+        },
+        "counters": {
+            "computed_prefill_tokens": totals.prefill_tokens,
+            "committed_decode_tokens": totals.decode_tokens,
+            "reused_prompt_tokens": operations.observed.reused_tokens,
+            "decode_rounds": totals.rounds,
+            "decode_row_rounds": totals.row_rounds,
+        },
+        "host": {"active_seconds": 0.0, "device_wait_seconds": 0.0},
+        "last_request": None
+        if last is None
+        else {
+            "completion_tokens": last.completion_tokens,
+            "generation_wall_seconds": last.generation_s,
+            "inter_token_seconds": last.inter_token_s,
+            "decode_host_seconds": 0.0,
+        },
+    }

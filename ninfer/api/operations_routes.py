@@ -1,0 +1,43 @@
+"""The routes of operators and monitors (serving spec, 4.4 to 4.9). None of them waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import orjson
+from quart import Quart, Response
+
+from ninfer.actors.gateway import Gateway
+from ninfer.api import operations as documents
+from ninfer.api.exposition import CONTENT_TYPE
+from ninfer.api.metrics import metrics
+from ninfer.api.operations import Operations
+
+
+def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
+    """Add them to the application; `unix_time` is the wall clock in seconds."""
+
+    @app.get("/metrics")
+    async def read_metrics() -> Response:
+        body = metrics(gateway.statistics(), operations.observed, gateway.ready_at)
+        return Response(body, content_type=CONTENT_TYPE)
+
+    @app.get("/slots")
+    async def read_slots() -> Response:
+        return _json(documents.slots(gateway.statistics(), operations.model.max_context_tokens))
+
+    @app.get("/stats")
+    async def read_stats() -> Response:
+        return _json(documents.stats(operations, gateway.statistics(), unix_time()))
+
+    @app.get("/props")
+    async def read_props() -> Response:
+        return _json(documents.props(operations))
+
+    @app.get("/v1/load")
+    async def read_load() -> Response:
+        return _json(documents.load(operations, gateway.statistics(), gateway.ready_at, unix_time()))
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value), content_type="application/json")
