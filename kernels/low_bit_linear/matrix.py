@@ -15,6 +15,7 @@ from ninfer.kernels.low_bit_linear import triton_products, triton_separate, vari
 from ninfer.kernels.low_bit_linear.buffers import WIDTHS
 from ninfer.kernels.low_bit_linear.packing import PACKINGS, tiles
 from ninfer.kernels.low_bit_linear.schedule import deal, slots_for
+from ninfer.kernels.low_bit_linear.triton_chunk import product_chunk
 from ninfer.kernels.low_bit_linear.triton_dequantise import dequantise
 from ninfer.kernels.low_bit_linear.triton_head import block_keys, merge_keys
 
@@ -60,6 +61,7 @@ def matrix(chip: Chip) -> Iterator[Variant]:
             seen.add(key)
             yield variant
     yield from _others(chip)
+    yield from _chunks(chip)
 
 
 def reference(chip: Chip) -> Iterator[Variant]:
@@ -121,6 +123,24 @@ def _streaming(
         warps=1, dependent=bool(constants["DEPENDENT"]), floats=floats, registers=variants.REGISTERS, streams=True,
         after_stream=AFTER.get(name, (0, 0)), stack_bytes=spilt,
     )  # fmt: skip
+
+
+def _chunks(chip: Chip) -> Iterator[Variant]:
+    """Products of short chunks: matrices of many rows and of few, every number of tokens."""
+    pointers = {"x": "bf16", "words": "i32", "out": "bf16"}
+    taken = [
+        variants.chunk_tile(chip.capability, chip.multiprocessors, row_tiles, 5120, tokens)
+        for row_tiles in (tiles(34816), tiles(1024))
+        for tokens in variants.CHUNK_TOKENS
+    ]
+    for bits in PACKINGS:
+        for tile in dict.fromkeys(taken):
+            constants: dict[str, object] = {
+                "BITS": bits, "TILES": tile.tiles, "TOKENS": tile.tokens, "STEP": tile.step, "STAGES": tile.stages,
+            }  # fmt: skip
+            parts = [f"{key.lower()} {value}" for key, value in constants.items()]
+            name = ", ".join(["chunk", *parts])
+            yield Variant(name, product_chunk, pointers, constants, warps=tile.warps, dependent=False)
 
 
 def _others(chip: Chip) -> Iterator[Variant]:

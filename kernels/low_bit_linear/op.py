@@ -173,6 +173,30 @@ def dequantise(weight: LowBitWeight, out: Tensor) -> None:
         torch_dequantised.dequantise(weight, out)
 
 
+def product_chunk(x: Tensor, weight: LowBitWeight, out: Tensor) -> None:
+    """out[t, n] = sum_k x[t, k] * w[n, k], w rounded once to bf16 as `dequantise` writes it; for the tokens of a chunk
+
+    x        [T, K] bf16, contiguous, K a multiple of 64
+    weight   N a multiple of 8; of a paired one the rows of the upper half come first, then those of the lower half
+    out      [T, N] bf16, rows contiguous and a multiple of 8 elements apart, beginning at a multiple of 16 bytes: it
+             may be some columns of a wider buffer. Rounded once from one fp32 sum in ascending order of K
+    bits     of a token depend on its own row of x and on the weights, not on T nor on the other rows
+    effects  writes out
+    """
+    tokens, rows = out.shape
+    assert x.shape == (tokens, weight.columns)
+    assert rows == weight.rows
+    assert x.is_contiguous()
+    assert weight.columns % 64 == rows % 8 == out.stride(0) % 8 == out.data_ptr() % 16 == 0
+    assert out.stride(1) == 1
+    if x.is_cuda:
+        from ninfer.kernels.low_bit_linear import triton_chunk_launch
+
+        triton_chunk_launch.product_chunk(x, weight, out)
+    else:
+        torch_dequantised.product_chunk(x, weight, out)
+
+
 def multiply(x: Columns, tokens: int, products: Sequence[Product]) -> None:
     """Sum over slots of part[slot, t, n] = sum_k x[t, k] * w[n, k] for one or two matrices in one launch; rows of a
     paired matrix in the order of its tiles.

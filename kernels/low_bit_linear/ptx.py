@@ -15,6 +15,14 @@ _OR_AND = "0xEA"  # lop3 table of (a & b) | c
 SCALES = "{ .reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h; }"
 SCALES_CONSTRAINTS = "=f,=f,r"
 
+# An fp16 scale as the sum of two bfloat16, each twice in a word: row g's and what is left of it, then row g + 8's. Of
+# eleven bits eight are taken, rounded: what is left is at most four units of the eleventh.
+SPLIT_SCALES = """{ .reg .b16 l, h; .reg .f32 a, b, c, d;
+mov.b32 {l, h}, $4; cvt.f32.f16 a, l; cvt.f32.f16 b, h;
+cvt.rn.bf16x2.f32 $0, a, a; and.b32 c, $0, 0xffff0000; sub.rn.f32 c, a, c; cvt.rn.bf16x2.f32 $1, c, c;
+cvt.rn.bf16x2.f32 $2, b, b; and.b32 d, $2, 0xffff0000; sub.rn.f32 d, b, d; cvt.rn.bf16x2.f32 $3, d, d; }"""
+SPLIT_SCALES_CONSTRAINTS = "=r,=r,=r,=r,r"
+
 # Keeps the loads above it above it: without this, ptxas sinks a prefetch to just before its use in the next iteration.
 ORDER_POINT = "bar.warp.sync 0xffffffff; mov.b32 $0, $1;"
 OPAQUE = "mov.b32 $0, $1;"
@@ -52,6 +60,41 @@ def unpack(bits: int, first: int) -> str:
 
 def unpack_constraints(bits: int) -> str:
     return ",".join(["=r"] * PACKINGS[bits].pairs + ["r"] * input_registers(bits))
+
+
+def widen(bits: int) -> str:
+    """One group of a lane: words and scales in, a word of two bfloat16 weights per pair out, code times scale rounded
+    once.
+
+    Outputs are $0 to $(pairs - 1). Behind them the words of the group; then the outputs of `SPLIT_SCALES` for 4 to 6
+    bits, of `SCALES` for 8. Up to six bits a code times the rest of its scale is exact in bfloat16 (31 times 4, or a
+    power of two), so two multiplications round like one; eight bits go through fp32.
+    """
+    packing = PACKINGS[bits]
+    words = [f"${packing.pairs + k}" for k in range(packing.lane_words)]
+    scales = [f"${packing.pairs + packing.lane_words + k}" for k in range(2 if bits == 8 else 4)]
+    lines = [f"{{ .reg .b32 a<{packing.pairs}>; .reg .b32 s; .reg .b32 c; .reg .b32 o; .reg .b32 z;"]
+    lines += [".reg .f32 e; .reg .f32 f;", "mov.b32 z, 0;"]
+    lines += [f"mov.b32 o, {_both(_BF16_ONE)};", f"mov.b32 c, {_both(_BF16_MINUS | packing.offset)};"]
+    for pair in range(packing.pairs):
+        a, row = f"a{pair}", pair % 2
+        pieces = [piece for piece in packing.pieces if piece.pair == pair]
+        lines += _signed_byte(pair, pieces, words) if bits == 8 else _offset_code(pair, pieces, words)
+        lines.append(f"fma.rn.bf16x2 {a}, {a}, o, c;")
+        if bits == 8:
+            lines += [f"shl.b32 e, {a}, 16;", f"and.b32 f, {a}, 0xffff0000;"]
+            lines += [f"mul.rn.f32 e, e, {scales[row]};", f"mul.rn.f32 f, f, {scales[row]};"]
+            lines.append(f"cvt.rn.bf16x2.f32 ${pair}, f, e;")
+        else:
+            lines.append(f"fma.rn.bf16x2 s, {a}, {scales[2 * row + 1]}, z;")
+            lines.append(f"fma.rn.bf16x2 ${pair}, {a}, {scales[2 * row]}, s;")
+    return "\n".join([*lines, "}"])
+
+
+def widen_constraints(bits: int) -> str:
+    packing = PACKINGS[bits]
+    scales = ["f"] * 2 if bits == 8 else ["r"] * 4
+    return ",".join(["=r"] * packing.pairs + ["r"] * packing.lane_words + scales)
 
 
 def _offset_code(pair: int, pieces: list[Piece], words: list[str]) -> list[str]:

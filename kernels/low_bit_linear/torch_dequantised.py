@@ -52,6 +52,20 @@ def dequantise(weight: LowBitWeight, out: Tensor) -> None:
             out[tile * TILE_ROWS : end * TILE_ROWS] = block
 
 
+def product_chunk(x: Tensor, weight: LowBitWeight, out: Tensor) -> None:
+    wide = x.float()
+    count = weight.words.shape[0]
+    step = max(1, _BLOCK_ELEMENTS // (TILE_ROWS * weight.columns))
+    for tile in range(0, count, step):
+        end = min(tile + step, count)
+        total = _block_product(wide, _widened(weight, tile, end).bfloat16().float().t())
+        if weight.paired:
+            halves = out.view(x.shape[0], 2, -1, PAIR_ROWS)
+            halves[:, :, tile:end] = total.reshape(-1, end - tile, 2, PAIR_ROWS).transpose(1, 2).to(out.dtype)
+        else:
+            out[:, tile * TILE_ROWS : end * TILE_ROWS] = total
+
+
 def _block_product(wide: Tensor, factor: Tensor) -> Tensor:
     return rows_product(wide, lambda rows: torch.mm(rows, factor), ("low bit", *factor.shape), smallest=0)
 

@@ -7,6 +7,7 @@ from typing import Any
 from ninfer.kernels.embedding.triton_gather import gather_row
 from ninfer.kernels.gdn import triton_launch as gdn
 from ninfer.kernels.gdn.triton_round import gdn_round
+from ninfer.kernels.low_bit_linear import triton_chunk_launch as low_bit_linear_chunk
 from ninfer.kernels.low_bit_linear import triton_launch as low_bit_linear
 from ninfer.kernels.paged_attention import triton_launch as paged_attention
 from ninfer.kernels.paged_attention.triton_round import attention_round
@@ -24,7 +25,13 @@ ROUND_KERNELS: tuple[Any, ...] = (
     choose_candidates,
     draw_token,
 )
-CHUNK_KERNELS: tuple[Any, ...] = (add_norm_row, silu_mul_piece, *gdn.KERNELS, *paged_attention.CHUNK_KERNELS)
+CHUNK_KERNELS: tuple[Any, ...] = (
+    add_norm_row,
+    silu_mul_piece,
+    *low_bit_linear_chunk.KERNELS,
+    *gdn.KERNELS,
+    *paged_attention.CHUNK_KERNELS,
+)
 
 
 def settle_cache_keys() -> None:

@@ -11,6 +11,7 @@ from ninfer.kernels.compile_matrix.compiling import Binary, assembled, compile_v
 from ninfer.kernels.compile_matrix.latency import stream_loops
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.low_bit_linear.matrix import matrix, reference
+from ninfer.kernels.low_bit_linear.triton_chunk import product_chunk
 from ninfer.kernels.low_bit_linear.triton_head import block_keys
 from ninfer.kernels.low_bit_linear.triton_products import product_silu_mul
 from ninfer.kernels.read_sweep.triton_sweep import sweep
@@ -46,9 +47,12 @@ def _variants(capability: int) -> list[Variant]:
 def _telling(variant: Variant, capability: int) -> bool:
     """For the newest chip that was measured, one column of what a 27B launches and the widest; elsewhere one of each
     end: a product takes two to ten seconds to compile."""
+    constants = variant.constants
+    if variant.kernel is product_chunk:
+        # Each format once, and one of them on each kind of matrix unit, with the tile that needs most registers.
+        return constants["TILES"] == 8 and constants["TOKENS"] == 64 and (capability == 90 or constants["BITS"] == 5)
     if not variant.streams:
         return capability == 90
-    constants = variant.constants
     kind = (constants["BITS"], constants.get("SLOTS"))
     gate, residual = variant.kernel is product_silu_mul and kind == (4, 2), kind == (5, 8)
     two = "BITS2" in constants and constants["WIDTH"] == 1

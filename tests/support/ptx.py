@@ -79,6 +79,9 @@ def _step(statement: str, values: dict[str, Word]) -> None:
     elif operation == "cvt.rn.bf16x2.f32":
         high, low = (rounded(value(name).view(np.float32)) for name in sources)
         values[target] = high << np.uint32(16) | low
+    elif operation in ("sub.rn.f32", "mul.rn.f32"):
+        left, right = (value(name).view(np.float32) for name in sources)
+        values[target] = (left - right if operation == "sub.rn.f32" else left * right).view(np.uint32)
     elif operation == "div.approx.f32":
         dividend, divisor = (value(name).view(np.float32) for name in sources)
         values[target] = (dividend / divisor).view(np.uint32)

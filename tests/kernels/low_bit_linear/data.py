@@ -44,13 +44,16 @@ class Matrix:
         return weight_ref(self.codes, self.scales, PACKINGS[self.bits].group)
 
 
-def matrix(rows: int, columns: int, bits: int, seed: int = 0) -> Matrix:
-    """Every legal code, scales of both signs, stored by the artifact's own writer."""
+def matrix(rows: int, columns: int, bits: int, seed: int = 0, *, any_scale: bool = False) -> Matrix:
+    """Every legal code, scales of both signs, stored by the artifact's own writer. any_scale: all of fp16."""
     source = np.random.default_rng(seed)
     entry = find_format(FORMATS[bits])
     codes = source.integers(entry.qmin, entry.qmax + 1, (rows, columns), dtype=np.int8)
     groups = -(-columns // entry.group)
     scales = (source.uniform(0.001, 0.011, (rows, groups)) * source.choice([-1, 1], (rows, groups))).astype(np.float16)
+    if any_scale:
+        scales = source.integers(0, 1 << 16, (rows, groups), dtype=np.uint16).view(np.float16)
+        scales = np.where(np.isfinite(scales), scales, np.float16(65504))
     data = pack_grouped(codes, scales, entry)
     return Matrix(torch.from_numpy(codes), torch.from_numpy(scales), planes_of(data, rows, columns, bits), bits)
 

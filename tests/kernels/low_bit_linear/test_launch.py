@@ -19,7 +19,7 @@ from triton.runtime.jit import JITFunction
 from ninfer.kernels.compile_matrix.chips import CHIPS
 from ninfer.kernels.compile_matrix.compiling import compile_variant
 from ninfer.kernels.compile_matrix.variant import Variant
-from ninfer.kernels.low_bit_linear import triton_launch
+from ninfer.kernels.low_bit_linear import triton_chunk_launch, triton_launch
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer
 from ninfer.kernels.low_bit_linear.matrix import matrix, reference
 from ninfer.kernels.low_bit_linear.triton_head import merge_keys
@@ -70,7 +70,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     monkeypatch.setattr(triton_launch, "dependent", lambda device: CHIP.dependent_launch)
     monkeypatch.setattr(driver, "_active", NamedGpu())
     yield found
-    for kernel in triton_launch.KERNELS:
+    for kernel in (*triton_launch.KERNELS, *triton_chunk_launch.KERNELS):
         kernel.device_caches.clear()
 
 
@@ -116,3 +116,18 @@ def test_launches_use_the_binaries_of_the_matrix(launched: list[Launch]) -> None
     for launch in launched:
         (variant,) = (variant for variant in [*matrix(CHIP), *reference(CHIP)] if launch.is_of(variant))
         assert compile_variant(variant, CHIP).hash == launch.hash, variant.name
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_short_chunk_uses_a_binary_of_the_matrix(
+    launched: list[Launch], monkeypatch: pytest.MonkeyPatch, paired: bool
+) -> None:
+    """With one multiprocessor every matrix has rows enough for the wide tile, as the 27B's largest has on a GPU."""
+    settle_cache_keys()
+    monkeypatch.setattr(triton_chunk_launch, "chip_of", lambda device: (CHIP.capability, 1))
+    stored = stored_matrix(64, 192, 4)
+    x, out = torch.zeros(3, 192, dtype=torch.bfloat16), torch.empty(3, 96, dtype=torch.bfloat16)
+    triton_chunk_launch.product_chunk(x, stored.paired if paired else stored.packed, out[:, 8:72])
+    (launch,) = launched
+    (variant,) = (variant for variant in matrix(CHIP) if launch.is_of(variant))
+    assert compile_variant(variant, CHIP).hash == launch.hash, variant.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ninfer.kernels.low_bit_linear import op, ref
+from ninfer.kernels.low_bit_linear import op, ref, torch_dequantised
 from ninfer.kernels.low_bit_linear.buffers import (
     add_slots,
     columns_buffer,
@@ -157,6 +157,26 @@ def test_candidates_come_in_order_and_the_lowest_of_equals_first(keep: int) -> N
     expected = ref.candidates_ref(logits, 100, keep)
     assert torch.equal(values, expected[0])
     assert torch.equal(rows.long(), expected[1])
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_chunk_matches_the_oracle_whatever_its_length(
+    bits: int, paired: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_dequantised, "_BLOCK_ELEMENTS", 2 * 16 * 320)  # two row tiles at a time
+    stored = matrix(48 if paired else 40, 320, bits)
+    weight = stored.paired if paired else stored.packed
+    x = normal(7, 320, seed=2, dtype=torch.bfloat16)
+    buffer = torch.empty(7, weight.rows + 24, dtype=torch.bfloat16)
+    whole = buffer[:, 16 : 16 + weight.rows]
+    op.product_chunk(x, weight, whole)
+    assert_within(BF16_ROUNDED, whole, ref.product_ref(x, stored.wide.float().bfloat16()))
+    assert int(buffer.isnan().sum()) == 7 * 24
+    for tokens in (1, 2, 5):
+        few = torch.empty(tokens, weight.rows, dtype=torch.bfloat16)
+        op.product_chunk(x[:tokens].contiguous(), weight, few)
+        assert torch.equal(few, whole[:tokens])
 
 
 @pytest.mark.parametrize("bits", BITS)
