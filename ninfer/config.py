@@ -57,6 +57,10 @@ class SchedulerSettings:
                            when the last has landed, for an engine that cannot overlap
     drain_s                time that running requests get to finish after a stop signal
     exit_on_failure        whether the process ends when the engine is beyond repair
+    prefix_reuse           whether what earlier requests have read is gone on from
+    images                 state images that there is room for; `host_pages` the same for pages in host memory
+    turn_checkpoints       size of a session's ring of earlier turn checkpoints
+    max_shared_prefixes    images of beginnings that are kept for other conversations
     """
 
     lanes: int = 1
@@ -69,6 +73,11 @@ class SchedulerSettings:
     steps_ahead: int = 1
     drain_s: float = 5.0
     exit_on_failure: bool = True
+    prefix_reuse: bool = True
+    images: int = 0
+    host_pages: int = 0
+    turn_checkpoints: int = 0
+    max_shared_prefixes: int = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,9 +123,13 @@ class DecodeRow:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRound:
-    """Advance every row by one token in one batch. Lanes are distinct; the order of rows changes no result."""
+    """Advance every row by one token in one batch. Lanes are distinct; the order of rows changes no result.
+
+    before   transfers in front of the round, in order
+    """
 
     rows: tuple[DecodeRow, ...]
+    before: tuple[Transfer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler.flight import Flight
@@ -25,13 +25,19 @@ _KINDS: dict[DeviceState, tuple[bool, ...]] = {
 }
 
 
-def audit(requests: Mapping[int, Request], lanes: Sequence[LaneState], pages: PagePool, flight: Flight) -> None:
+# Lanes in these states work for no request.
+_IDLE = (LaneState.EMPTY, LaneState.RETAINED, LaneState.SAVING, LaneState.RESTORING)
+
+
+def audit(
+    requests: Mapping[int, Request], lanes: Sequence[LaneState], pages: PagePool, flight: Flight, slots: Set[int]
+) -> None:
     """Raise :class:`IllegalTransition` unless everything belongs to exactly one owner."""
     pages.audit()
     with_lane = {request.id: request.lane for request in requests.values() if request.lane is not None}
-    if sorted(with_lane.values()) != [lane for lane, state in enumerate(lanes) if state is not LaneState.EMPTY]:
+    if sorted(with_lane.values()) != [lane for lane, state in enumerate(lanes) if state not in _IDLE]:
         raise IllegalTransition("a lane belongs to nobody, or to two")
-    if set(pages.owners()) != set(with_lane):
+    if set(pages.owners()) != {*with_lane, *slots}:
         raise IllegalTransition("a page belongs to nobody")
     in_flight = [request.id for step in flight.steps for request in step.requests]
     for request in requests.values():

@@ -8,17 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from ninfer.scheduler.holdings import Holdings
 from ninfer.scheduler.requests import STEPS, Request
 from ninfer.scheduler.transitions import RequestState
+from ninfer.scheduler.waiting import urgency
 
 _READS = frozenset({RequestState.READING, RequestState.READING_IN_STEP})
 _DRAWS = frozenset({RequestState.GENERATING, RequestState.GENERATING_IN_STEP})
 
 
-def next_to_read(requests: Collection[Request]) -> Request | None:
-    """Prefill is serialised: the request admitted first is read to its end before the next one begins."""
+# A prompt that is being read is set aside for one that has at most this part as much left to read.
+SET_ASIDE_FOR = 0.5
+
+
+def next_to_read(requests: Collection[Request], holdings: Holdings, now: float) -> Request | None:
+    """Prefill is serialised: one prompt is read at a time, to its end unless a more urgent or a much shorter one comes.
+
+    One that needs what the present one is about to read waits for it, and finds it there. Urgency grows with waiting,
+    so nobody is set aside for ever.
+    """
     unread = [request for request in requests if request.state in _READS and request.read < request.prompt]
-    return min(unread, key=lambda request: (request.read == 0, request.id)) if unread else None
+    if len(unread) < 2:
+        return unread[0] if unread else None
+
+    def rank(request: Request) -> tuple[int, int, int]:
+        return (urgency(request, now), holdings.expected_tokens(request), request.id)
+
+    begun = [request for request in unread if request.started]
+    if not begun:
+        return min(unread, key=lambda request: (urgency(request, now), request.id))
+    present = min(begun, key=rank)
+    fresh = [request for request in unread if not request.started and not holdings.waits_for(request, present)]
+    best = min(fresh, key=rank, default=present)
+    level, left, _ = rank(present)
+    new_level, new_left, _ = rank(best)
+    shorter = new_level == level and new_left <= SET_ASIDE_FOR * left
+    return best if new_level < level or shorter else present
 
 
 def rows(requests: Collection[Request]) -> list[Request]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ninfer.step import PageMapping
+from ninfer.step import PageMapping, Transfer
 
 # --- life of the process -------------------------------------------------------------------------------------------
 
@@ -66,20 +66,30 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """The request leaves the queue for a lane, `cached_tokens` of its prompt being there already."""
+    """The request's lane begins to work for it, `cached_tokens` of its prompt being there already.
+
+    way             where they come from, by a name of serving spec 14.2
+    host_restored   whether pages of them were in host memory
+    """
 
     request_id: int
     lane: int
     cached_tokens: int
+    way: str = "full_reset"
+    host_restored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The request's one terminal message, after all its text: `reason` is a value of ``FinishReason``."""
+    """The request's one terminal message, after all its text: `reason` is a value of ``FinishReason``.
+
+    retained_tokens   of the session that the lane keeps, prompt and output; 0 if it keeps none
+    """
 
     request_id: int
     lane: int | None
     reason: str
+    retained_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,11 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class StartChunk:
-    """Run prompt positions ``[begin, end)`` of the request through the model; `sample` draws the first token."""
+    """Run prompt positions ``[begin, end)`` of the request through the model; `sample` draws the first token.
+
+    before, after   transfers around it; see :class:`ninfer.step.PrefillChunk`
+    first           whether this is the request's first chunk
+    """
 
     step: int
     request_id: int
@@ -105,6 +119,9 @@ class StartChunk:
     end: int
     mapping: PageMapping
     sample: bool
+    before: tuple[Transfer, ...] = ()
+    after: tuple[Transfer, ...] = ()
+    first: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +136,75 @@ class RowStart:
 
 @dataclass(frozen=True, slots=True)
 class StartRound:
-    """Advance these rows by one decode round in one batch."""
+    """Advance these rows by one decode round in one batch, behind the transfers `before`."""
 
     step: int
     rows: tuple[RowStart, ...]
+    before: tuple[Transfer, ...] = ()
+
+
+# --- slots ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseSlot:
+    """A slot action cannot be done; `code` is one of serving spec 15.1."""
+
+    ticket: int
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The lane retains nothing any more."""
+
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """A slot was erased: so many tokens."""
+
+    ticket: int
+    lane: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSession:
+    """Read a retained session from the device for a file.
+
+    state         tokens in front of the block whose entry state is stored, and where from: an image, or the lane itself
+                  by way of image `image` if `capture`
+    pages         of all positions below `state`, in order
+    checkpoints   frontiers and images of its turn checkpoints, ascending
+    """
+
+    ticket: int
+    lane: int
+    tokens: int
+    executed: int
+    state: int
+    image: int
+    capture: bool
+    pages: tuple[int, ...]
+    checkpoints: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSession:
+    """Fill pages and images from a file that has been checked.
+
+    skipped   blocks from the beginning that are there already; `pages` are for those behind them
+    images    frontier and image of every state: turn checkpoints, ascending, and last the state itself
+    """
+
+    ticket: int
+    lane: int
+    tokens: int
+    skipped: int
+    pages: tuple[int, ...]
+    images: tuple[tuple[int, int], ...]
 
 
 Command = (
@@ -139,4 +221,9 @@ Command = (
     | Fail
     | StartChunk
     | StartRound
+    | RefuseSlot
+    | Forget
+    | Erased
+    | ReadSession
+    | WriteSession
 )

@@ -21,12 +21,16 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoaded:
-    """Weights and pools are resident; the plan was computed again from measured free memory, and holds `pages`."""
+    """Weights and pools are resident; the plan was computed again from measured free memory, and holds `pages`.
+
+    folds_late   when the engine's lanes move on to the next block: see :func:`ninfer.step.standing_block`
+    """
 
     required_bytes: int
     available_bytes: int
     pages: int
     message: str
+    folds_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,35 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
+class Marks:
+    """Places in a prompt, in tokens from its beginning, whose states later prompts are likely to share; 0 is none.
+
+    turn            just before the turn that the answer continues, by the policy of serving spec 14.4
+    message_begin   just before the last real user message, if the conversation has not seen an answer to it;
+    message_end     just behind it
+    preamble        behind the leading system turns
+    """
+
+    turn: int = 0
+    message_begin: int = 0
+    message_end: int = 0
+    preamble: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """Rendered, tokenised, checked: `prompt_tokens` > 0 to read and at most `max_tokens` >= 0 to generate."""
+    """Rendered, tokenised, checked: `prompt_tokens` > 0 to read and at most `max_tokens` >= 0 to generate.
+
+    blocks     chained digests of the prompt's full blocks: equal digests are equal histories up to there
+    priority   lower goes first
+    """
 
     request_id: int
     prompt_tokens: int
     max_tokens: int
+    blocks: tuple[str, ...] = ()
+    marks: Marks = Marks()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +123,27 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ChunkLanded:
-    """A prefill unit is done. `drawn` is 1 if it drew the first token, `stopped` if that was a stop id."""
+    """A prefill unit is done. `drawn` is 1 if it drew the first token, `stopped` if that was a stop id; `blocks` holds
+    the digest of the block that this token has filled.
+    """
 
     step: int
     drawn: int
     stopped: bool
     device_s: float
+    blocks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RowLanded:
-    """One row of a round: how many tokens it drew, and whether the last is a stop id."""
+    """One row of a round: how many tokens it drew, whether the last is a stop id, and digests of the blocks that they
+    have filled.
+    """
 
     request_id: int
     drawn: int
     stopped: bool
+    blocks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +175,37 @@ class EngineLost:
     message: str
 
 
+# --- slots ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAsked:
+    """Somebody wants to save, restore or erase what a lane retains (serving spec, 15).
+
+    action      `save`, `restore` or `erase`
+    expected    whether the session is the one that was named, if one was
+    tokens, blocks, checkpoints
+                of a file to be restored, which has been checked: its ledger, and frontiers of its turn checkpoints
+    """
+
+    ticket: int
+    lane: int
+    action: str
+    expected: bool = True
+    tokens: int = 0
+    blocks: tuple[str, ...] = ()
+    checkpoints: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDone:
+    """The engine's part of a save or a restore is over: bytes were read, or written."""
+
+    ticket: int
+    lane: int
+    ok: bool
+
+
 Event = (
     PlanMade
     | ModelLoaded
@@ -159,4 +223,6 @@ Event = (
     | StepFailed
     | EngineReset
     | EngineLost
+    | SlotAsked
+    | SlotDone
 )

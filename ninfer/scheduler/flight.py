@@ -7,18 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ninfer.errors import IllegalTransition
+from ninfer.scheduler.images import Image
 from ninfer.scheduler.requests import Request
 from ninfer.scheduler.transitions import DEVICE, DeviceSignal, DeviceState, after
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step on the device: a decode round of `requests`, or prompt positions ``[begin, end)`` of the only one."""
+    """One step on the device: a decode round of `requests`, or prompt positions ``[begin, end)`` of the only one.
+
+    images   that are stored behind it
+    """
 
     number: int
     requests: tuple[Request, ...]
     begin: int = 0
     end: int = 0
+    images: tuple[Image, ...] = ()
 
 
 class Flight:
@@ -32,11 +37,18 @@ class Flight:
         self.steps: deque[Step] = deque()
         self._last = 0
 
-    def launch(self, signal: DeviceSignal, requests: Sequence[Request], begin: int = 0, end: int = 0) -> int:
+    def launch(
+        self,
+        signal: DeviceSignal,
+        requests: Sequence[Request],
+        begin: int = 0,
+        end: int = 0,
+        images: tuple[Image, ...] = (),
+    ) -> int:
         """Note a step as launched behind those in flight; returns its number."""
         self.move(signal)
         self._last += 1
-        self.steps.append(Step(self._last, tuple(requests), begin, end))
+        self.steps.append(Step(self._last, tuple(requests), begin, end, images))
         return self._last
 
     def land(self, number: int, signal: DeviceSignal) -> Step:

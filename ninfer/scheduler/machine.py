@@ -22,9 +22,11 @@ from ninfer.scheduler.audit import audit
 from ninfer.scheduler.candidates import first_draw_in_flight, next_to_read, rows
 from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
 from ninfer.scheduler.flight import Flight, Step
+from ninfer.scheduler.holdings import Holdings
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.policy import Sharing, Turn
 from ninfer.scheduler.requests import ENDED, VACATING, WITH_LANE, Request
+from ninfer.scheduler.slots import Slots
 from ninfer.scheduler.statistics import LaneView, SchedulerStatistics, Totals
 from ninfer.scheduler.transitions import (
     LANE,
@@ -40,7 +42,7 @@ from ninfer.scheduler.transitions import (
     RequestState,
     after,
 )
-from ninfer.scheduler.waiting import next_to_admit
+from ninfer.scheduler.waiting import candidates
 from ninfer.step import pages_for
 from ninfer.types import FinishReason
 
@@ -64,12 +66,14 @@ class Scheduler:
         self.lifecycle = Lifecycle.PLANNING
         self.flight = Flight()
         self.lanes = [LaneState.EMPTY] * settings.lanes
-        self.pages = PagePool(0)  # the memory plan says how many, once the model is loaded
+        self.holdings = Holdings(settings)
+        self.slots = Slots(self.holdings, self.lanes, self._move_lane, self._say)
         self.requests: dict[int, Request] = {}
         self._queue: list[Request] = []
         self._sharing = Sharing(settings)
         self._totals = Totals()
         self._next_request = 1
+        self._may_admit = True  # whether anything has changed since nobody could be admitted
         self._has_room = HAS_ROOM[settings.steps_ahead]
         self._faults = FaultStreak()
         self._latch_message = ""
@@ -77,6 +81,11 @@ class Scheduler:
         self._wake_at: float | None = None
         self._now = 0.0
         self._out: list[cmd.Command] = []
+
+    @property
+    def pages(self) -> PagePool:
+        """The pool of pages."""
+        return self.holdings.pages
 
     @property
     def device(self) -> DeviceState:
@@ -120,7 +129,7 @@ class Scheduler:
             if event.pages < pages_for(self.settings.max_context_tokens):
                 # A request that passed the context check could wait for pages that do not exist.
                 raise IllegalTransition(f"{event.pages} pages hold less than one sequence of the longest context")
-            self.pages = PagePool(event.pages)
+            self.holdings.open(event.pages, event.folds_late)
 
     def _validate(self, required: int, available: int, message: str, go_on: cmd.Command) -> None:
         if required <= available:
@@ -183,7 +192,9 @@ class Scheduler:
             request.limit = min(event.max_tokens, room)
             if room < event.max_tokens:
                 request.limit_reason = FinishReason.CONTEXT_CAPACITY
+            request.blocks, request.marks, request.priority = list(event.blocks), event.marks, event.priority
             self._queue.append(request)
+            self._may_admit = True
 
     def _on_preparation_failed(self, event: ev.PreparationFailed) -> None:
         request = self._known(event.request_id)
@@ -212,7 +223,15 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """End a request before its step says so, unless it has ended already."""
-        self._end(request, cmd.Finish(request.id, request.lane, reason.value))
+        self._end(request, cmd.Finish(request.id, request.lane, reason.value, self._retained_tokens(request)))
+
+    def _retained_tokens(self, request: Request) -> int:
+        """Of the session that the lane will keep of a request that ends now."""
+        keeps = request.started and self.settings.prefix_reuse and self.holdings.trusted
+        return request.ledger if keeps else 0
+
+    def _say(self, command: cmd.Command) -> None:
+        self._out.append(command)
 
     def _fail_all(self, which: Callable[[Request], bool], code: str) -> None:
         for request in [request for request in self.requests.values() if which(request)]:
@@ -241,9 +260,18 @@ class Scheduler:
 
     def _give_back_lane(self, request: Request) -> None:
         assert request.lane is not None
-        self._move_lane(request.lane, LaneSignal.FREED)
-        self.pages.release(request.id)
+        kept = self.holdings.retire(request)
+        self._move_lane(request.lane, LaneSignal.KEPT if kept else LaneSignal.FREED)
         request.lane = None
+        self._may_admit = True
+        self._drop_lost()
+
+    def _drop_lost(self) -> None:
+        """Lanes whose session has lost its blocks retain nothing."""
+        for lane in self.holdings.lost():
+            if self.lanes[lane] is LaneState.RETAINED:
+                self._move_lane(lane, LaneSignal.DROPPED)
+                self._out.append(cmd.Forget(lane))
 
     def _forget(self, request: Request) -> None:
         if request.state is RequestState.GONE:
@@ -258,6 +286,8 @@ class Scheduler:
             return
         (request,) = step.requests
         tokens = step.end - step.begin
+        request.blocks.extend(event.blocks)
+        self.holdings.landed(request, step.end, step.images)
         self._sharing.landed_chunk(step.begin, tokens, event.device_s)
         self._totals.prefill_tokens += tokens
         self._totals.prefill_s += event.device_s
@@ -280,6 +310,7 @@ class Scheduler:
         self._totals.row_rounds += len(step.requests)
         self._totals.decode_s += event.device_s
         for request, row in zip(step.requests, event.rows, strict=True):
+            request.blocks.extend(row.blocks)
             if request.state not in ENDED:
                 self._totals.decode_tokens += row.drawn
             self._land_drawn(request, row.drawn, row.stopped)
@@ -291,7 +322,8 @@ class Scheduler:
             return
         if request.state not in ENDED:
             reason = FinishReason.STOP_TOKEN if stopped else request.limit_reason
-            self._out.append(cmd.Finish(request.id, request.lane, reason.value))
+            tokens = self._retained_tokens(request)
+            self._out.append(cmd.Finish(request.id, request.lane, reason.value, tokens))
             self._count_completed()
         self._land_request(request, RequestSignal.LANDED_LAST)
 
@@ -316,6 +348,7 @@ class Scheduler:
         was_void = self.device is DeviceState.VOIDING
         step = self.flight.land(event.step, DeviceSignal.FAULT)
         if not was_void:
+            self._distrust()
             self._fail_all(lambda request: request.state in WITH_LANE, "internal_error")
             self._faults.add(self._now, event.message)
         self._drop(step)
@@ -329,10 +362,20 @@ class Scheduler:
         if self._faults.too_long:
             self._latch(f"the engine failed {FAULTS_TO_LATCH} times in a row: {self._faults.message}")
         else:
+            self.holdings.clear()
             self._out.append(cmd.ResetEngine())
+
+    def _distrust(self) -> None:
+        """What was read before a fault is not gone on from."""
+        self.holdings.distrust()
+        for lane, state in enumerate(self.lanes):
+            if state is LaneState.RETAINED:
+                self._move_lane(lane, LaneSignal.DROPPED)
+                self._out.append(cmd.Forget(lane))
 
     def _on_engine_reset(self, _event: ev.EngineReset) -> None:
         self.flight.move(DeviceSignal.RESET)
+        self.holdings.trust()
         self._totals.engine_recoveries += 1
 
     def _on_engine_lost(self, event: ev.EngineLost) -> None:
@@ -346,6 +389,18 @@ class Scheduler:
         self._fail_all(lambda request: True, "service_unavailable")
         self._latch_message = message
         self._give_up_at = self._now + LATCHED_EXIT_S if ends else None
+
+    # --- slots -----------------------------------------------------------------------------------------------------
+
+    def _on_slot_asked(self, event: ev.SlotAsked) -> None:
+        self.slots.ask(event, serving=self.lifecycle is Lifecycle.SERVING and self.holdings.trusted)
+        self._drop_lost()
+        self._may_admit = True
+
+    def _on_slot_done(self, event: ev.SlotDone) -> None:
+        self.slots.done(event)
+        self._drop_lost()
+        self._may_admit = True
 
     # --- what comes next -------------------------------------------------------------------------------------------
 
@@ -382,26 +437,32 @@ class Scheduler:
         self._out.append(cmd.Exit(0, ""))
 
     def _admit(self) -> None:
-        while self._queue and LaneState.EMPTY in self.lanes:
-            request = next_to_admit(self._queue, self.pages.available)
-            if request is None:
-                return
-            if request is not self._queue[0]:
-                self._queue[0].passed += 1
-            self._move(request, RequestSignal.ADMITTED)
-            self._queue.remove(request)
-            lane = self.lanes.index(LaneState.EMPTY)
-            self._move_lane(lane, LaneSignal.TAKEN)
-            self.pages.reserve(request.id, request.pages)
-            request.lane = lane
-            self._totals.admitted += 1
-            self._totals.queue_s += self._now - request.arrived
-            self._out.append(cmd.Admit(request.id, lane, 0))
+        while self._queue and self._may_admit:
+            idle = [lane for lane, state in enumerate(self.lanes) if state in (LaneState.EMPTY, LaneState.RETAINED)]
+            self._may_admit = bool(idle) and self._admit_one(idle)
+
+    def _admit_one(self, idle: list[int]) -> bool:
+        head, *others = candidates(self._queue, self._now)
+        for request in (head, *others):
+            lane = self.holdings.admit(request, idle, head=request is head)
+            if lane is not None:
+                break
+        else:
+            return False
+        head.passed += request is not head
+        self._drop_lost()
+        self._move(request, RequestSignal.ADMITTED)
+        self._queue.remove(request)
+        self._move_lane(lane, LaneSignal.TAKEN)
+        request.lane = lane
+        self._totals.admitted += 1
+        self._totals.queue_s += self._now - request.arrived
+        return True
 
     def _launch(self) -> bool:
         """Give the device one more step; False if there is none to give now."""
         requests = [request for request in self.requests.values() if request.lane is not None]
-        reading, ready = next_to_read(requests), rows(requests)
+        reading, ready = next_to_read(requests, self.holdings, self._now), rows(requests)
         # Who joins when the chunk in flight has landed waits for the device too: no other chunk goes before its row.
         someone_waits = bool(ready) or first_draw_in_flight(requests)
         turn = self._sharing.turn(reading is not None, someone_waits, ahead=bool(self.flight.steps))
@@ -417,25 +478,45 @@ class Scheduler:
 
     def _launch_chunk(self, request: Request, someone_waits: bool) -> None:
         assert request.lane is not None
+        first = not request.started
+        if first:
+            self._begin(request)
         begin = request.read
         end = begin + self._sharing.chunk_tokens(begin, request.prompt - begin, someone_waits)
-        number = self.flight.launch(DeviceSignal.CHUNK, [request], begin, end)
+        end = self.holdings.cut(request, end)
+        mapping = self.holdings.extend(request, end)
+        before = self.holdings.transfers()
+        after, images = self.holdings.capture(request, end)
+        number = self.flight.launch(DeviceSignal.CHUNK, [request], begin, end, images)
         self._move(request, RequestSignal.LAUNCHED)
-        request.read = end
-        mapping = self.pages.map(request.id, pages_for(end))
+        request.read = request.executed = end
         sample = end == request.prompt and request.limit > 0
-        self._out.append(cmd.StartChunk(number, request.id, request.lane, begin, end, mapping, sample))
+        self._out.append(
+            cmd.StartChunk(number, request.id, request.lane, begin, end, mapping, sample, before, after, first)
+        )
+
+    def _begin(self, request: Request) -> None:
+        """What the request reuses is certain from here on."""
+        assert request.lane is not None
+        begun = self.holdings.begin(request)
+        self._drop_lost()
+        request.started = True
+        request.cached = begun.cached_tokens
+        self._totals.count_reuse(begun.way, begun.cached_tokens, host_restored=begun.host_restored)
+        self._out.append(cmd.Admit(request.id, request.lane, begun.cached_tokens, begun.way, begun.host_restored))
 
     def _launch_round(self, ready: list[Request]) -> None:
         number = self.flight.launch(DeviceSignal.ROUND, ready)
+        before = self.holdings.transfers()
         starts = []
         for request in ready:
             assert request.lane is not None
             position = request.position
             self._move(request, RequestSignal.LAUNCHED)
-            mapping = self.pages.map(request.id, pages_for(position + 1))
+            mapping = self.holdings.extend(request, position + 1)
+            request.executed, request.drew = position + 1, True
             starts.append(cmd.RowStart(request.id, request.lane, position, mapping))
-        self._out.append(cmd.StartRound(number, tuple(starts)))
+        self._out.append(cmd.StartRound(number, tuple(starts), before))
 
     def _ask_to_be_woken(self) -> None:
         early = (RequestState.PREPARING, RequestState.WAITING)
@@ -451,11 +532,16 @@ class Scheduler:
     def _lane_view(self, lane: int) -> LaneView:
         request = next((r for r in self.requests.values() if r.lane == lane), None)
         state = self.lanes[lane].name
-        return LaneView(lane, state, None, 0) if request is None else LaneView(lane, state, request.id, request.prompt)
+        if request is not None:
+            return LaneView(lane, state, request.id, request.prompt, request.cached)
+        session = self.holdings.sessions[lane]
+        tokens = session.tokens if session is not None else 0
+        return LaneView(lane, state, None, tokens, tokens, self.holdings.checkpoints(lane))
 
     def audit(self) -> None:
         """Raise unless every lane, page, step and unit of capacity is accounted for; for tests and after faults."""
-        audit(self.requests, self.lanes, self.pages, self.flight)
+        self.holdings.audit()
+        audit(self.requests, self.lanes, self.pages, self.flight, self.slots.owners())
 
 
 HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {
@@ -475,4 +561,6 @@ HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {
     ev.StepFailed: Scheduler._on_step_failed,
     ev.EngineReset: Scheduler._on_engine_reset,
     ev.EngineLost: Scheduler._on_engine_lost,
+    ev.SlotAsked: Scheduler._on_slot_asked,
+    ev.SlotDone: Scheduler._on_slot_done,
 }

@@ -1,7 +1,8 @@
-"""The pool of cache pages as numbers: who is entitled to how many, and which are mapped.
+"""The pool of cache pages as numbers: who is entitled to how many, who has which, and which hold what was read.
 
-capacity = free + mapped. A reservation is a promise out of the free pages that nobody else can spend; mapping turns a
-promised page into an owned one. The lowest free id goes first, so a run is reproducible.
+capacity = free + owned + kept. A reservation is a promise out of the free pages that nobody else can spend; taking
+turns promised pages into owned ones, keeping turns an owned one into a page of the tree of prefixes, which stays.
+The lowest free id goes first, so a run is reproducible.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import heapq
 
 from ninfer.errors import IllegalTransition
-from ninfer.step import PageMapping
 
 
 class PagePool:
@@ -19,41 +19,59 @@ class PagePool:
         self.capacity = capacity
         self._free = list(range(capacity))
         self._promised: dict[int, int] = {}
-        self._mapped: dict[int, list[int]] = {}
+        self._owned: dict[int, set[int]] = {}
+        self._kept: set[int] = set()
         self._promised_total = 0
 
     @property
     def available(self) -> int:
-        """Pages that are neither mapped nor promised."""
+        """Pages that are neither owned, kept nor promised."""
         return len(self._free) - self._promised_total
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Pages of the tree."""
+        return frozenset(self._kept)
 
     def reserve(self, owner: int, count: int) -> None:
         """Promise `count` pages to `owner`, who has nothing yet."""
         if owner in self._promised or count > self.available:
             raise IllegalTransition(f"cannot reserve {count} pages for {owner}: {self.available} available")
         self._promised[owner] = count
-        self._mapped[owner] = []
+        self._owned[owner] = set()
         self._promised_total += count
 
-    def map(self, owner: int, total: int) -> PageMapping:
-        """Have at least `total` pages mapped; returns what that adds to the owner's block table."""
-        mapped = self._mapped[owner]
-        first = len(mapped)
-        missing = total - first
-        if missing <= 0:
-            return PageMapping(first, ())
-        if missing > self._promised[owner]:
-            raise IllegalTransition(f"owner {owner} wants {missing} pages and is entitled to {self._promised[owner]}")
-        new = tuple(heapq.heappop(self._free) for _ in range(missing))
-        mapped.extend(new)
-        self._promised[owner] -= missing
-        self._promised_total -= missing
-        return PageMapping(first, new)
+    def take(self, owner: int, count: int) -> tuple[int, ...]:
+        """Pages out of what the owner was promised."""
+        if count > self._promised[owner]:
+            raise IllegalTransition(f"owner {owner} wants {count} pages and is entitled to {self._promised[owner]}")
+        new = tuple(heapq.heappop(self._free) for _ in range(count))
+        self._owned[owner].update(new)
+        self._promised[owner] -= count
+        self._promised_total -= count
+        return new
+
+    def waive(self, owner: int, count: int) -> None:
+        """The owner needs so many pages less than it was promised."""
+        if count > self._promised[owner]:
+            raise IllegalTransition(f"owner {owner} waives {count} pages of {self._promised[owner]}")
+        self._promised[owner] -= count
+        self._promised_total -= count
+
+    def keep(self, owner: int, page: int) -> None:
+        """An owned page belongs to the tree from now on."""
+        self._owned[owner].remove(page)
+        self._kept.add(page)
+
+    def free(self, page: int) -> None:
+        """A page of the tree holds nothing any more."""
+        self._kept.remove(page)
+        heapq.heappush(self._free, page)
 
     def release(self, owner: int) -> None:
         """Take back everything the owner has or was promised."""
         self._promised_total -= self._promised.pop(owner)
-        for page in self._mapped.pop(owner):
+        for page in self._owned.pop(owner):
             heapq.heappush(self._free, page)
 
     def owners(self) -> tuple[int, ...]:
@@ -62,7 +80,7 @@ class PagePool:
 
     def audit(self) -> None:
         """Raise unless every page is accounted for exactly once."""
-        pages = [page for pages in self._mapped.values() for page in pages] + self._free
+        pages = [*(page for owned in self._owned.values() for page in owned), *self._free, *self._kept]
         if len(pages) != self.capacity or set(pages) != set(range(self.capacity)):
             raise IllegalTransition("a page is lost or owned twice")
         if self._promised_total != sum(self._promised.values()) or self.available < 0:

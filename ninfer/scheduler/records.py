@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from ninfer.scheduler import commands, events
+from ninfer.step import Transfer
 
 # What the first line of an event log says: the log writes it, the replay demands it.
 FORMAT = "ninfer_event_log"
@@ -21,6 +22,10 @@ FORMAT_VERSION = 1
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (*typing.get_args(events.Event), *typing.get_args(commands.Command))
 }
+
+
+# Members of a union inside a message: their names are written with them.
+_ALTERNATIVES: dict[type[Any], str] = {cls: cls.__name__ for cls in typing.get_args(Transfer)}
 
 
 class BadRecord(ValueError):
@@ -57,7 +62,8 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        return _fields(value)
+        kind = {"type": type(value).__name__} if type(value) in _ALTERNATIVES else {}
+        return {**kind, **_fields(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     if isinstance(value, Enum):
@@ -86,10 +92,14 @@ def _typed(hint: Any, value: Any) -> Any:
     if origin is types.UnionType:
         if value is None:
             return None
+        if set(typing.get_args(hint)) == set(_ALTERNATIVES):
+            return _alternative(value)
         (hint,) = (choice for choice in typing.get_args(hint) if choice is not types.NoneType)
         return _typed(hint, value)
     if origin is tuple:
-        (item, _ellipsis) = typing.get_args(hint)
+        item, *others = typing.get_args(hint)
+        if others != [Ellipsis]:
+            return tuple(_typed(part, element) for part, element in zip((item, *others), value, strict=True))
         return tuple(_typed(item, element) for element in value)
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast("type[Any]", hint), value)
@@ -98,3 +108,12 @@ def _typed(hint: Any, value: Any) -> Any:
     if type(value) is not hint:
         raise BadRecord(f"expected {hint.__name__}, found {value!r}")
     return value
+
+
+def _alternative(value: Any) -> Any:
+    fields = dict(value)
+    name = fields.pop("type", None)
+    for cls, known in _ALTERNATIVES.items():
+        if known == name:
+            return _build(cls, fields)
+    raise BadRecord(f"unknown transfer {name!r}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ninfer.scheduler.events import Marks
 from ninfer.scheduler.transitions import RequestState
 from ninfer.step import pages_for
 from ninfer.types import FinishReason
@@ -33,8 +34,13 @@ class Request:
 
     prompt   tokens to read; `limit` tokens to generate at most; both known once it is prepared
     read     prompt positions in the cache once every step launched so far has landed
+    executed positions that the engine has run or will run, void rows included; `drew` if the last of them was a row
     drawn    tokens drawn so far, without those of steps in flight; the last of them is not in the cache
     passed   how often a later request was admitted before this one while it stood at the head of the queue
+    blocks   digests of the full blocks of prompt and drawn tokens, void ones included
+    marks    places in the prompt whose states are worth keeping
+    priority lower goes first
+    started  whether its first chunk was launched; from then on it is certain that `cached` tokens are reused
     """
 
     id: int
@@ -46,13 +52,25 @@ class Request:
     limit_reason: FinishReason = FinishReason.OUTPUT_LIMIT
     lane: int | None = None
     read: int = 0
+    executed: int = 0
+    drew: bool = False
     drawn: int = 0
     passed: int = 0
+    blocks: list[str] = field(default_factory=list)
+    marks: Marks = field(default_factory=Marks)
+    priority: int = 0
+    started: bool = False
+    cached: int = 0
 
     @property
     def pages(self) -> int:
         """Pages that its whole life needs: the last token drawn is never executed (serving spec, 13.3)."""
         return pages_for(self.prompt + max(self.limit - 1, 0))
+
+    @property
+    def ledger(self) -> int:
+        """Tokens of its history: what was read of the prompt, and what was drawn and counted."""
+        return self.prompt + self.drawn if self.read == self.prompt else self.read
 
     @property
     def position(self) -> int:

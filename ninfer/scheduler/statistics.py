@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field, fields
+
+from ninfer.scheduler.holdings import WAYS
 
 
 @dataclass(frozen=True, slots=True)
 class TotalsView:
-    """Counters since the start. Times are seconds; `queue_s` runs from arrival to admission."""
+    """Counters since the start. Times are seconds; `queue_s` runs from arrival to admission.
+
+    reuse   how many requests began in which way (serving spec, 14.2)
+    host_restores   of them with pages from host memory
+    """
 
     admitted: int
     completed: int
@@ -21,6 +27,9 @@ class TotalsView:
     rounds: int
     row_rounds: int
     engine_recoveries: int
+    reused_tokens: int
+    host_restores: int
+    reuse: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True)
@@ -39,20 +48,35 @@ class Totals:
     rounds: int = 0
     row_rounds: int = 0
     engine_recoveries: int = 0
+    reused_tokens: int = 0
+    host_restores: int = 0
+    reuse: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WAYS, 0))
+
+    def count_reuse(self, way: str, tokens: int, *, host_restored: bool) -> None:
+        """A request has begun, `tokens` of its prompt being there."""
+        self.reuse[way] += 1
+        self.reused_tokens += tokens
+        self.host_restores += host_restored
 
     def frozen(self) -> TotalsView:
         """A copy that no later event changes."""
-        return TotalsView(*astuple(self))
+        counters = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return TotalsView(**{**counters, "reuse": tuple(self.reuse.items())})
 
 
 @dataclass(frozen=True, slots=True)
 class LaneView:
-    """One lane as seen from outside."""
+    """One lane as seen from outside: the prompt of its request, or the session that it retains.
+
+    checkpoints   frontiers of the session's turn checkpoints, ascending
+    """
 
     lane: int
     state: str
     request_id: int | None
     prompt_tokens: int
+    cached_tokens: int = 0
+    checkpoints: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,9 @@ class LaneState(Enum):
     """One lane: a state slot on the device and a row of the block table."""
 
     EMPTY = auto()  # owns nothing
+    RETAINED = auto()  # keeps the state of a finished session, and gives it up for a request
+    SAVING = auto()  # the same, while the session is read for a file
+    RESTORING = auto()  # a session is being written into it from a file
     PREFILLING = auto()  # belongs to a request whose prompt is being read
     DECODING = auto()  # belongs to a request that draws tokens
     VACATING = auto()  # its request has ended; a step that still uses it has not landed
@@ -153,16 +156,33 @@ class LaneSignal(Enum):
     PROMPT_READ = auto()
     VACATED_IN_STEP = auto()
     FREED = auto()
+    KEPT = auto()  # its request has ended and its session stays
+    DROPPED = auto()  # the session is forgotten
+    SAVE = auto()
+    SAVED = auto()
+    RESTORE = auto()
+    RESTORED = auto()
 
 
 LANE: dict[tuple[LaneState, LaneSignal], LaneState] = {
     (LaneState.EMPTY, LaneSignal.TAKEN): LaneState.PREFILLING,
+    (LaneState.EMPTY, LaneSignal.RESTORE): LaneState.RESTORING,
+    (LaneState.RETAINED, LaneSignal.TAKEN): LaneState.PREFILLING,
+    (LaneState.RETAINED, LaneSignal.DROPPED): LaneState.EMPTY,
+    (LaneState.RETAINED, LaneSignal.SAVE): LaneState.SAVING,
+    (LaneState.RETAINED, LaneSignal.RESTORE): LaneState.RESTORING,
+    (LaneState.SAVING, LaneSignal.SAVED): LaneState.RETAINED,
+    (LaneState.RESTORING, LaneSignal.RESTORED): LaneState.RETAINED,
+    (LaneState.RESTORING, LaneSignal.FREED): LaneState.EMPTY,
     (LaneState.PREFILLING, LaneSignal.PROMPT_READ): LaneState.DECODING,
     (LaneState.PREFILLING, LaneSignal.VACATED_IN_STEP): LaneState.VACATING,
     (LaneState.PREFILLING, LaneSignal.FREED): LaneState.EMPTY,
     (LaneState.DECODING, LaneSignal.VACATED_IN_STEP): LaneState.VACATING,
     (LaneState.DECODING, LaneSignal.FREED): LaneState.EMPTY,
     (LaneState.VACATING, LaneSignal.FREED): LaneState.EMPTY,
+    (LaneState.PREFILLING, LaneSignal.KEPT): LaneState.RETAINED,
+    (LaneState.DECODING, LaneSignal.KEPT): LaneState.RETAINED,
+    (LaneState.VACATING, LaneSignal.KEPT): LaneState.RETAINED,
 }
 
 

@@ -1,4 +1,4 @@
-"""Who is admitted next: first come, first served, but for a head that lacks pages (serving spec, 13.2)."""
+"""Who is admitted next: the most urgent, then the first come, but for a head that lacks pages (serving spec, 13.2)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from ninfer.scheduler.requests import Request
 
 # A later request may pass the head of the queue this often.
 PASSES_PER_HEAD = 8
+# A request grows more urgent by one step of priority for every so many seconds that it has waited.
+AGEING_S = 30.0
 
 
-def next_to_admit(queue: Sequence[Request], pages_available: int) -> Request | None:
-    """The one in a queue that is not empty whose pages there are; None if it has to be waited for pages."""
-    head = queue[0]
-    candidates = queue if head.passed < PASSES_PER_HEAD else [head]
-    return next((request for request in candidates if request.pages <= pages_available), None)
+def urgency(request: Request, now: float) -> int:
+    """Lower goes first: the priority asked for, less one for every :data:`AGEING_S` since the request has come."""
+    return request.priority - int((now - request.arrived) // AGEING_S)
+
+
+def candidates(queue: Sequence[Request], now: float) -> list[Request]:
+    """Who may be admitted, the head of the queue first; nobody else once it has been passed often enough."""
+    order = sorted(queue, key=lambda request: (urgency(request, now), request.id))
+    return order if order[0].passed < PASSES_PER_HEAD else order[:1]

@@ -16,7 +16,7 @@ from ninfer.step import PageMapping
 
 
 def serving(pages: int = 128, **settings: object) -> Scheduler:
-    machine = Scheduler(SchedulerSettings(**{"steps_ahead": 0, **settings}))  # type: ignore[arg-type]
+    machine = Scheduler(SchedulerSettings(**{"steps_ahead": 0, "prefix_reuse": False, **settings}))  # type: ignore[arg-type]
     machine.handle(ev.PlanMade(1, 2, ""), 0.0)
     machine.handle(ev.ModelLoaded(1, 2, pages, ""), 0.0)
     assert machine.handle(ev.WarmedUp(), 0.0) == [cmd.AnnounceReady()]

@@ -1,0 +1,569 @@
+"""What of earlier requests can be gone on from, and who holds which pages and images: the memory of the scheduler.
+
+Three things lie here: the tree of blocks that have been read, the images of states, and for every lane the session that
+it retains, that is the history whose end its state still is. A request is planned at its admission, which promises it
+pages and the image it needs, and planned again when its first chunk is launched: what was read meanwhile by others
+counts then (serving spec, 14.1 to 14.7 and 14.11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ninfer.config import SchedulerSettings
+from ninfer.errors import IllegalTransition
+from ninfer.scheduler.images import Image, ImageKind, ImageStore, folded
+from ninfer.scheduler.pages import PagePool
+from ninfer.scheduler.prefixes import Node, PrefixTree
+from ninfer.scheduler.requests import Request
+from ninfer.step import (
+    PAGE_TOKENS,
+    CaptureState,
+    LoadPages,
+    PageMapping,
+    ParkPages,
+    RestoreState,
+    Transfer,
+    pages_for,
+    standing_block,
+)
+
+FULL_RESET = "full_reset"
+APPEND = ImageKind.FRONTIER.value
+WAYS = (FULL_RESET, *(kind.value for kind in ImageKind))
+# A beginning shorter than this is not worth an image (14.11), nor a message's tail (14.4).
+SHARED_TOKENS = 256
+TAIL_TOKENS = 1024
+TAIL_GRID = 256
+TAIL_DISTANCE = 64
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A finished history that a lane retains.
+
+    tokens     of the ledger: prompt and committed output; `executed` of them are in the cache
+    tip        the deepest of its blocks
+    resident   the block behind which the lane's own state stands; None if that is of no use
+    retained   when it was, for the choice of lanes; larger is later
+    """
+
+    number: int
+    tokens: int
+    executed: int
+    tip: Node
+    resident: Node | None
+    retained: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a request would begin in a lane: behind `path`, from the lane's own state (`image` None) or from an image."""
+
+    lane: int
+    path: tuple[Node, ...]
+    image: Image | None
+
+    @property
+    def depth(self) -> int:
+        """Blocks that are reused."""
+        return len(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a request reuses, now that this is certain; `way` is a name of serving spec 14.2."""
+
+    cached_tokens: int
+    way: str
+    host_restored: bool
+
+
+@dataclass(slots=True)
+class Hold:
+    """What a running request has of the memory.
+
+    path       its blocks in the tree, in use by it
+    table      all its pages, in the order of its block table
+    image      promised to it until its state is restored
+    captures   states that its prompt passes and that are to be stored: depth in blocks and kind
+    """
+
+    session: int = 0
+    path: list[Node] = field(default_factory=list)
+    table: list[int] = field(default_factory=list)
+    image: Image | None = None
+    captures: dict[int, ImageKind] = field(default_factory=dict)
+    begun: bool = False
+    needed: int = 0
+
+
+class Holdings:
+    """Pages, blocks, images and sessions of all lanes."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        self._settings = settings
+        self.pages = PagePool(0)
+        self.tree = PrefixTree(settings.host_pages)
+        self.images = ImageStore(settings.images)
+        self.sessions: list[Session | None] = [None] * settings.lanes
+        self.folds_late = False
+        self.trusted = True
+        self._holds: dict[int, Hold] = {}
+        self._pending: list[Transfer] = []
+        self._sessions = 0
+
+    def open(self, pages: int, folds_late: bool) -> None:
+        """The engine is loaded and has so many pages."""
+        self.pages = PagePool(pages)
+        self.folds_late = folds_late
+
+    # --- admission -------------------------------------------------------------------------------------------------
+
+    def admit(self, request: Request, idle: Sequence[int], *, head: bool) -> int | None:
+        """Promise the request a lane and all its pages; None if there are not enough. Only for the head of the queue
+        a session is displaced or a block given up.
+        """
+        plan = self._choose(request, idle)
+        displaced = self.sessions[plan.lane]
+        if not head and displaced is not None and not (plan.path and plan.path[-1].leads_to(displaced.tip)):
+            return None
+        tip = self._tip(plan.path)
+        self.tree.use(tip)
+        needed = request.pages - self._resident_pages(plan.path)
+        short = needed - self.pages.available
+        if short > 0 and (not head or short > self.tree.evictable):
+            self.tree.leave(tip)
+            return None
+        if plan.image is not None:
+            plan.image.users += 1
+        self._give_up(short)
+        self.pages.reserve(request.id, needed)
+        self._holds[request.id] = Hold(path=list(plan.path), image=plan.image, needed=needed)
+        return plan.lane
+
+    def _choose(self, request: Request, idle: Iterable[int]) -> Plan:
+        """The idle lane that reuses most; of equal ones the one whose session is the smallest loss (14.3)."""
+        path = self._known(request)
+        plans = [self._plan(path, lane) for lane in idle]
+
+        def rank(plan: Plan) -> tuple[int, int, int, int]:
+            session = self.sessions[plan.lane]
+            loss, retained = (session.tokens, session.retained) if session is not None else (0, 0)
+            return (-plan.depth, loss, retained, plan.lane)
+
+        return min(plans, key=rank)
+
+    def _known(self, request: Request) -> list[Node]:
+        """Blocks of the prompt that are there; its last token is read in any case, since the answer follows it."""
+        if not self.trusted or not self._settings.prefix_reuse:
+            return []
+        return self.tree.match(request.blocks, (request.prompt - 1) // PAGE_TOKENS)
+
+    def _plan(self, path: Sequence[Node], lane: int) -> Plan:
+        session = self.sessions[lane]
+        for depth in range(len(path), 0, -1):
+            node = path[depth - 1]
+            if session is not None and session.resident is node:
+                return Plan(lane, tuple(path[:depth]), None)
+            if node.image is not None and self._is_open_to(node.image, session):
+                return Plan(lane, tuple(path[:depth]), node.image)
+        return Plan(lane, (), None)
+
+    def _is_open_to(self, image: Image, session: Session | None) -> bool:
+        """A session's images are its own lane's while that is idle; else a request would leave its lane for another."""
+        if image.session is None or (session is not None and image.session == session.number):
+            return True
+        return all(other is None or other.number != image.session for other in self.sessions)
+
+    @staticmethod
+    def _resident_pages(path: Sequence[Node]) -> int:
+        return sum(node.page is not None for node in path)
+
+    def _tip(self, path: Sequence[Node]) -> Node:
+        return path[-1] if path else self.tree.root
+
+    def make_room(self, needed: int) -> bool:
+        """Give blocks up until so many pages are available; False, and nothing done, if there are not so many."""
+        short = needed - self.pages.available
+        if short > self.tree.evictable:
+            return False
+        self._give_up(short)
+        return True
+
+    def _give_up(self, count: int) -> None:
+        if count <= 0:
+            return
+        pages, parked, images = self.tree.evict(count)
+        for page in pages:
+            self.pages.free(page)
+        for image in images:
+            self.images.drop(image)
+        if parked:
+            self._pending.append(ParkPages(tuple(p.page for p in parked), tuple(p.place for p in parked)))
+
+    def expected_tokens(self, request: Request) -> int:
+        """Prompt tokens that would have to be read now; of a request that has begun, those that are left."""
+        hold = self._holds[request.id]
+        if hold.begun:
+            return request.prompt - request.read
+        return request.prompt - len(hold.path) * PAGE_TOKENS
+
+    def waits_for(self, request: Request, other: Request) -> bool:
+        """Whether `other` is about to read what `request` needs as well."""
+        depth = len(self._holds[request.id].path)
+        return depth < min(len(request.blocks), len(other.blocks)) and request.blocks[depth] == other.blocks[depth]
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def begin(self, request: Request) -> Begun:
+        """Settle what the request reuses; transfers for it wait for the next step."""
+        assert request.lane is not None
+        hold, lane = self._holds[request.id], request.lane
+        displaced = self.sessions[lane]
+        plan = self._plan(self._known(request), lane)
+        if plan.depth < len(hold.path):
+            raise IllegalTransition(f"request {request.id} was promised {len(hold.path)} blocks, {plan.depth} are left")
+        self.tree.use(self._tip(plan.path))
+        self.tree.leave(self._tip(hold.path))
+        self._hand_image(hold, plan.image)
+        parked = [node for node in plan.path if node.page is None]
+        needed = request.pages - plan.depth + len(parked)
+        self.pages.waive(request.id, hold.needed - needed)
+        self._load(request, parked)
+        continued = displaced is not None and bool(plan.path) and plan.path[-1].leads_to(displaced.tip)
+        if displaced is not None and not (plan.path and displaced.resident is plan.path[-1]):
+            self._store_frontier(displaced, lane)
+        way = self._way(plan, displaced)
+        self._settle_images(displaced, plan.path if continued else ())
+        if plan.image is not None:
+            self._pending.append(RestoreState(plan.image.id, lane))
+            self.images.touch(plan.image)
+            self._hand_image(hold, None)
+        self.tree.touch(plan.path)
+        self.sessions[lane] = None
+        self._sessions += 1
+        hold.session = displaced.number if continued and displaced is not None else self._sessions
+        hold.path = list(plan.path)
+        hold.begun = True
+        request.read = request.executed = plan.depth * PAGE_TOKENS
+        hold.captures = self._captures(request, plan.depth)
+        return Begun(request.read, way, bool(parked))
+
+    def _hand_image(self, hold: Hold, image: Image | None) -> None:
+        """Promise another image instead of the one promised so far."""
+        if image is not None:
+            image.users += 1
+        if hold.image is not None:
+            hold.image.users -= 1
+        hold.image = image
+
+    def _load(self, request: Request, parked: Sequence[Node]) -> None:
+        pages = self.pages.take(request.id, len(parked))
+        places = []
+        for node, page in zip(parked, pages, strict=True):
+            places.append(self.tree.load(node, page))
+            self.pages.keep(request.id, page)
+        if parked:
+            self._pending.append(LoadPages(tuple(places), pages))
+
+    def _store_frontier(self, session: Session, lane: int) -> None:
+        """The lane's state is about to be overwritten: keep it for whoever comes back to this history."""
+        node = session.resident
+        if node is None or not node.alive or node.image is not None:
+            return
+        image = self.images.take(ImageKind.FRONTIER, None)
+        if image is not None:
+            self._pending.append(CaptureState(lane, image.id))
+            self.images.attach(image, node)
+
+    def _way(self, plan: Plan, displaced: Session | None) -> str:
+        if not plan.path:
+            return FULL_RESET
+        if plan.image is None:
+            return APPEND
+        own = displaced is not None and plan.path[-1].leads_to(displaced.tip)
+        if not own:
+            return ImageKind.SHARED.value if plan.image.kind is not ImageKind.FRONTIER else APPEND
+        return plan.image.kind.value
+
+    def _settle_images(self, session: Session | None, path: Sequence[Node]) -> None:
+        """Images of a session that are not on the path it goes on from belong to nobody any more."""
+        if session is None:
+            return
+        for image in self.images.stored:
+            node = image.node
+            on_path = node is not None and node.depth <= len(path) and path[node.depth - 1] is node
+            if image.session == session.number and not on_path:
+                image.session = None
+
+    def _captures(self, request: Request, depth: int) -> dict[int, ImageKind]:
+        """States worth storing behind depth `depth`, where the prompt passes them (14.4, 14.11)."""
+        if not self.images.capacity or not self._settings.prefix_reuse:
+            return {}
+        marks = request.marks
+        wanted = []
+        if marks.message_begin:
+            wanted.append((marks.message_begin, ImageKind.ANCHOR))
+            wanted.append((marks.message_end, ImageKind.ANCHOR))
+            if marks.message_end - marks.message_begin >= TAIL_TOKENS:
+                wanted.append(((marks.message_end - TAIL_DISTANCE) // TAIL_GRID * TAIL_GRID, ImageKind.ANCHOR))
+        if marks.preamble >= SHARED_TOKENS and self._settings.max_shared_prefixes:
+            wanted.append((marks.preamble, ImageKind.SHARED))
+        if marks.turn:
+            wanted.append((marks.turn, ImageKind.TURN))
+        last = min(request.prompt // PAGE_TOKENS, len(request.blocks))
+        captures = {tokens // PAGE_TOKENS: kind for tokens, kind in wanted}
+        return {at: kind for at, kind in sorted(captures.items()) if depth < at <= last}
+
+    def extend(self, request: Request, tokens: int) -> PageMapping:
+        """Pages for all positions below `tokens`; those of reused blocks come with the first."""
+        hold = self._holds[request.id]
+        if not hold.table and hold.path:
+            reused = [node.page for node in hold.path if node.page is not None]
+            assert len(reused) == len(hold.path), "every block of a path in use has a page"
+            hold.table = [*reused, *self.pages.take(request.id, max(0, pages_for(tokens) - len(reused)))]
+            return PageMapping(0, tuple(hold.table))
+        first = len(hold.table)
+        new = self.pages.take(request.id, max(0, pages_for(tokens) - first))
+        hold.table.extend(new)
+        return PageMapping(first, new)
+
+    def cut(self, request: Request, end: int) -> int:
+        """Where a chunk that could end at `end` has to end for the sake of a state that is to be stored.
+
+        A state at the start of the prompt's last block needs no cut: it stands when the prompt has been read.
+        """
+        last = request.prompt // PAGE_TOKENS
+        depths = [at for at in self._holds[request.id].captures if request.read < at * PAGE_TOKENS and at != last]
+        return min([end, *(at * PAGE_TOKENS for at in depths)])
+
+    def capture(self, request: Request, end: int) -> tuple[tuple[Transfer, ...], tuple[Image, ...]]:
+        """Transfers that store what is wanted of the state with `end` positions read, and the images they fill."""
+        hold = self._holds[request.id]
+        assert request.lane is not None
+        at = end // PAGE_TOKENS
+        if end % PAGE_TOKENS and end != request.prompt:
+            return (), ()
+        kind = hold.captures.pop(at, None)
+        if kind is None or (kind is ImageKind.SHARED and not self._admits_shared()):
+            return (), ()
+        image = self.images.take(kind, None if kind is ImageKind.SHARED else hold.session)
+        if image is None:
+            return (), ()
+        return (CaptureState(request.lane, image.id),), (image,)
+
+    def _admits_shared(self) -> bool:
+        """Make room among the images that are there for everybody."""
+        shared = [image for image in self.images.stored if image.kind is ImageKind.SHARED]
+        if len(shared) < self._settings.max_shared_prefixes:
+            return True
+        idle = [image for image in shared if not image.users and image.node is not None]
+        if not idle:
+            return False
+        self.images.drop(min(idle, key=lambda image: image.used))
+        return True
+
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What has to happen before the next step, in order; asked for once."""
+        pending, self._pending = tuple(self._pending), []
+        return pending
+
+    def landed(self, request: Request, tokens: int, images: Sequence[Image]) -> None:
+        """So many positions of the request are in the cache, and these images hold the state behind them."""
+        hold = self._holds[request.id]
+        self._grow(request, hold, tokens)
+        for image in images:
+            at = tokens // PAGE_TOKENS
+            if not self.trusted or at > len(hold.path):
+                self.images.drop(image)
+                continue
+            self.images.attach(image, hold.path[at - 1])
+            if image.kind is ImageKind.TURN:
+                self._fold(hold)
+            elif image.kind is ImageKind.ANCHOR:
+                self._drop_old_anchors(hold, request)
+
+    def _grow(self, request: Request, hold: Hold, tokens: int) -> None:
+        """Give full blocks to the tree, so that others can share them."""
+        if not self.trusted or not self._settings.prefix_reuse:
+            return
+        for at in range(len(hold.path), min(tokens // PAGE_TOKENS, len(request.blocks))):
+            parent, page, digest = self._tip(hold.path), hold.table[at], request.blocks[at]
+            node = parent.children.get(digest)
+            if node is None:
+                node = self.tree.grow(parent, digest, page)
+                self.pages.keep(request.id, page)
+            else:  # somebody else has read the same meanwhile
+                self._follow(request.id, node, page)
+            hold.path.append(node)
+
+    def _fold(self, hold: Hold) -> None:
+        """Which of the session's turn checkpoints stay, the newest of which is not in the ring yet (14.5)."""
+        images = [node.image for node in hold.path if node.image is not None]
+        turns = {
+            image.node.depth * PAGE_TOKENS: image
+            for image in images
+            if image.node is not None and image.kind is ImageKind.TURN and image.session == hold.session
+        }
+        *earlier, _newest = sorted(turns)
+        ring: list[int] = folded(earlier[:-1], earlier[-1], self._settings.turn_checkpoints) if earlier else []
+        for frontier in earlier:
+            if frontier not in ring:
+                turns[frontier].session = None
+                if not turns[frontier].users:
+                    self.images.drop(turns[frontier])
+
+    def _drop_old_anchors(self, hold: Hold, request: Request) -> None:
+        begin = request.marks.message_begin // PAGE_TOKENS
+        for image in self.images.stored:
+            own = image.kind is ImageKind.ANCHOR and image.session == hold.session and image.node is not None
+            if own and image.node is not None and image.node.depth < begin and not image.users:
+                self.images.drop(image)
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def retire(self, request: Request) -> bool:
+        """The request leaves its lane, with nothing of it in flight; whether the lane retains its session."""
+        assert request.lane is not None
+        hold = self._holds.pop(request.id)
+        if not hold.begun:
+            self._hand_image(hold, None)
+            self.tree.leave(self._tip(hold.path))
+            self.pages.release(request.id)
+            return self.sessions[request.lane] is not None
+        self._grow(request, hold, request.executed)
+        for image in self.images.stored:
+            if image.session == hold.session and image.node is not None:
+                self.images.touch(image)
+        self.tree.touch(hold.path)
+        self.tree.leave(self._tip(hold.path))
+        self.pages.release(request.id)
+        if not self.trusted or not self._settings.prefix_reuse or request.executed == 0:
+            self._settle_images(Session(hold.session, 0, 0, self.tree.root, None, 0), ())
+            return False
+        executed = min(request.executed, request.ledger)
+        self.retain(request.lane, hold.session, request.ledger, executed, hold.path, self._standing(request))
+        return True
+
+    def _standing(self, request: Request) -> int:
+        return standing_block(request.executed, drew=request.drew, folds_late=self.folds_late)
+
+    def retain(
+        self, lane: int, number: int, tokens: int, executed: int, path: Sequence[Node], standing: int | None
+    ) -> None:
+        """Let a lane retain a session; `standing` is the block at whose start the lane's own state is, if any."""
+        resident = path[standing - 1] if standing and standing <= len(path) else None
+        self._sessions += 1
+        self.sessions[lane] = Session(number, tokens, executed, self._tip(path), resident, self._sessions)
+
+    def new_session(self) -> int:
+        """A number that no session has had."""
+        self._sessions += 1
+        return self._sessions
+
+    def displace(self, lane: int) -> None:
+        """A lane gives its session up for another; what was read stays in the tree."""
+        self._settle_images(self.sessions[lane], ())
+        self.sessions[lane] = None
+
+    def plant(self, owner: int, node: Node, blocks: Sequence[str], pages: Sequence[int]) -> list[Node]:
+        """Give the tree the blocks behind `node`, which the caller uses and with it all of them until now."""
+        path = path_to(node)
+        for digest, page in zip(blocks[node.depth :], pages, strict=True):
+            parent = self._tip(path)
+            child = parent.children.get(digest)
+            if child is None:
+                child = self.tree.grow(parent, digest, page)
+                self.pages.keep(owner, page)
+            else:
+                self._follow(owner, child, page)
+            path.append(child)
+        self.tree.touch(path)
+        self.tree.leave(self._tip(path))
+        return path
+
+    def _follow(self, owner: int, node: Node, page: int) -> None:
+        """A block is there already: the page stays its owner's, unless the block has none on the device."""
+        self.tree.follow(node)
+        if node.page is None:
+            self.tree.fill(node, page)
+            self.pages.keep(owner, page)
+
+    def lost(self) -> list[int]:
+        """Lanes whose session is gone because its blocks are; they retain nothing any more."""
+        gone = [lane for lane, session in enumerate(self.sessions) if session is not None and not session.tip.alive]
+        for lane in gone:
+            self._settle_images(self.sessions[lane], ())
+            self.sessions[lane] = None
+        return gone
+
+    def erase(self, lane: int) -> int:
+        """Forget a lane's session and every block that is only its own; returns its tokens."""
+        session = self.sessions[lane]
+        if session is None:
+            return 0
+        self.sessions[lane] = None
+        self._settle_images(session, ())
+        keep = [other.tip for other in self.sessions if other is not None]
+        pages, images = self.tree.prune(session.tip, keep)
+        for page in pages:
+            self.pages.free(page)
+        for image in images:
+            self.images.drop(image)
+        return session.tokens
+
+    def checkpoints(self, lane: int) -> tuple[int, ...]:
+        """Frontiers of the turn checkpoints of a retained session, ascending; none where there is no ring."""
+        session = self.sessions[lane]
+        if session is None or not self._settings.turn_checkpoints:
+            return ()
+        return tuple(
+            sorted(
+                image.node.depth * PAGE_TOKENS
+                for image in self.images.stored
+                if image.session == session.number and image.kind is ImageKind.TURN and image.node is not None
+            )
+        )
+
+    # --- faults ----------------------------------------------------------------------------------------------------
+
+    def distrust(self) -> None:
+        """A step has failed: nothing that was read before is gone on from."""
+        self.trusted = False
+        self.sessions = [None] * len(self.sessions)
+
+    def clear(self) -> None:
+        """Nothing is in flight: forget everything that was read."""
+        self.tree.clear()
+        self.images.clear()
+        for page in self.pages.kept:
+            self.pages.free(page)
+        self._pending.clear()
+        self.sessions = [None] * len(self.sessions)
+
+    def trust(self) -> None:
+        """The engine is clean again."""
+        self.trusted = True
+
+    def audit(self) -> None:
+        """Raise unless pages, blocks and images agree."""
+        self.pages.audit()
+        self.tree.audit()
+        self.images.audit()
+        of_tree = sorted(node.page for node in self.tree.nodes() if node.page is not None)
+        if of_tree != sorted(self.pages.kept):
+            raise IllegalTransition("the tree and the pool disagree on pages")
+        for session in self.sessions:
+            if session is not None and session.resident is not None and not session.resident.leads_to(session.tip):
+                raise IllegalTransition("a lane's state is not on the path of its session")
+
+
+def path_to(node: Node) -> list[Node]:
+    """Blocks from the first to this one; none for the root."""
+    path = []
+    while node.parent is not None:
+        path.append(node)
+        node = node.parent
+    return path[::-1]

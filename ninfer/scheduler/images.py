@@ -1,0 +1,121 @@
+"""Stored states as numbers: which image belongs to which block, and which goes when room is needed (serving spec, 14.4,
+14.5, 14.11). An image is about as large as 70 pages of a 27B model, so there are few.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ninfer.errors import IllegalTransition
+
+if TYPE_CHECKING:
+    from ninfer.scheduler.prefixes import Node
+
+# Distance that turn checkpoints keep from the one kept before (14.5).
+RING_SPACING_TOKENS = 4096
+
+
+class ImageKind(Enum):
+    """Why a state was stored, and for whom; the value is the name of a reuse from it (14.2)."""
+
+    TURN = "restore_turn_checkpoint"  # a lane's turn checkpoints: the newest and the ring
+    ANCHOR = "restore_user_turn_anchor"  # beginning, end and tail of a user message
+    SHARED = "fork_shared_prefix"  # a beginning that other conversations have as well
+    FRONTIER = "append_frontier"  # where a session ended whose lane was taken
+
+
+@dataclass(slots=True, eq=False)
+class Image:
+    """One stored state.
+
+    session   number of the session it belongs to; only its lane goes on from here while that is idle. None: anybody
+    users     requests that have been promised it
+    """
+
+    id: int
+    kind: ImageKind
+    session: int | None
+    node: Node | None = None
+    users: int = 0
+    used: int = 0
+
+
+class ImageStore:
+    """Room for `capacity` images; the one used longest ago makes room for a new one."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._free = list(range(capacity))
+        self._stored: dict[int, Image] = {}
+        self._clock = 0
+
+    @property
+    def stored(self) -> tuple[Image, ...]:
+        """All images, in flight or attached."""
+        return tuple(self._stored.values())
+
+    def take(self, kind: ImageKind, session: int | None) -> Image | None:
+        """A place for a state that is about to be captured, or None if every image is promised to somebody."""
+        if not self._free:
+            idle = [image for image in self._stored.values() if not image.users and image.node is not None]
+            if not idle:
+                return None
+            self.drop(min(idle, key=lambda image: image.used))
+        image = Image(heapq.heappop(self._free), kind, session)
+        self._stored[image.id] = image
+        self.touch(image)
+        return image
+
+    def attach(self, image: Image, node: Node) -> None:
+        """The state behind `node` is in the image now."""
+        if node.image is not None:
+            self.drop(node.image)
+        image.node, node.image = node, image
+
+    def touch(self, image: Image) -> None:
+        """Note that it was asked for."""
+        self._clock += 1
+        image.used = self._clock
+
+    def drop(self, image: Image) -> None:
+        """Forget an image."""
+        if image.node is not None:
+            image.node.image = None
+            image.node = None
+        if self._stored.pop(image.id, None) is None:
+            raise IllegalTransition(f"image {image.id} is dropped twice")
+        heapq.heappush(self._free, image.id)
+
+    def clear(self) -> None:
+        """Forget all of them, but for those that somebody is writing."""
+        for image in self.stored:
+            if image.node is not None or not image.users:
+                self.drop(image)
+
+    def audit(self) -> None:
+        """Raise unless each is free or stored, and blocks and images agree."""
+        if sorted([*self._free, *self._stored]) != list(range(self.capacity)):
+            raise IllegalTransition("an image is lost or stored twice")
+        for image in self._stored.values():
+            if image.node is not None and (image.node.image is not image or not image.node.alive):
+                raise IllegalTransition(f"image {image.id} belongs to a block that knows nothing of it")
+
+
+def folded(ring: Sequence[int], frontier: int, size: int) -> list[int]:
+    """The ring of turn checkpoints after another one: frontiers in tokens, ascending (14.5).
+
+    An equal frontier is replaced; then the oldest is kept, an intermediate one only at a distance of
+    :data:`RING_SPACING_TOKENS` from the last kept, and the newest always; then the oldest go while there are too many.
+    """
+    if size == 0:
+        return []
+    all_ = [*(other for other in ring if other < frontier), frontier]
+    kept: list[int] = []
+    for other in all_:
+        if not kept or other == frontier or other - kept[-1] >= RING_SPACING_TOKENS:
+            kept.append(other)
+    return kept[-size:]

@@ -1,0 +1,229 @@
+"""Saving, restoring and erasing what lanes retain (serving spec, 15): what the scheduler decides of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ninfer.errors import IllegalTransition
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler.events import SlotAsked, SlotDone
+from ninfer.scheduler.holdings import Holdings, path_to
+from ninfer.scheduler.images import Image, ImageKind
+from ninfer.scheduler.prefixes import Node
+from ninfer.scheduler.transitions import LaneSignal, LaneState
+from ninfer.step import PAGE_TOKENS
+
+BUSY, MISMATCH = "slot_busy", "slot_session_mismatch"
+SAVE_FAILED, RESTORE_FAILED = "slot_save_failed", "slot_restore_failed"
+# A file of fewer tokens would hold nothing to go on from.
+LEAST_TOKENS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A save or a restore under way: what it keeps in use until it is done.
+
+    blocks, pages   of a restore: digests of all blocks of the file, and pages for those that were not there
+    images          that are read or written, with the depth of each
+    """
+
+    ticket: int
+    node: Node
+    images: tuple[tuple[int, Image], ...]
+    tokens: int = 0
+    blocks: tuple[str, ...] = ()
+    pages: tuple[int, ...] = ()
+
+
+class Slots:
+    """Moves lanes between RETAINED, SAVING and RESTORING; `say` gives a command."""
+
+    def __init__(
+        self,
+        holdings: Holdings,
+        lanes: list[LaneState],
+        move: Callable[[int, LaneSignal], None],
+        say: Callable[[cmd.Command], None],
+    ) -> None:
+        self._holdings, self._lanes, self._move, self._say = holdings, lanes, move, say
+        self._jobs: dict[int, _Job] = {}
+
+    @staticmethod
+    def owner(lane: int) -> int:
+        """Who pages of a restore are promised to; requests have positive numbers."""
+        return -1 - lane
+
+    def owners(self) -> set[int]:
+        """Everybody of the kind who has pages now."""
+        return {self.owner(lane) for lane in self._jobs if self._lanes[lane] is LaneState.RESTORING}
+
+    def ask(self, event: SlotAsked, *, serving: bool) -> None:
+        """Begin an action, or refuse it."""
+        state = self._lanes[event.lane]
+        if state not in (LaneState.EMPTY, LaneState.RETAINED):
+            self._refuse(event, BUSY)
+        elif not event.expected:
+            self._refuse(event, MISMATCH)
+        elif event.action == "erase":
+            self._erase(event)
+        elif not serving:
+            self._refuse(event, "service_unavailable")
+        elif event.action == "save":
+            self._save(event)
+        else:
+            self._restore(event)
+
+    def _refuse(self, event: SlotAsked, code: str) -> None:
+        self._say(cmd.RefuseSlot(event.ticket, code))
+
+    def _erase(self, event: SlotAsked) -> None:
+        tokens = self._holdings.erase(event.lane)
+        if self._lanes[event.lane] is LaneState.RETAINED:
+            self._move(event.lane, LaneSignal.DROPPED)
+            self._say(cmd.Forget(event.lane))
+        self._say(cmd.Erased(event.ticket, event.lane, tokens))
+
+    # --- save ------------------------------------------------------------------------------------------------------
+
+    def _save(self, event: SlotAsked) -> None:
+        lane, holdings = event.lane, self._holdings
+        session = holdings.sessions[lane]
+        if session is None or session.tokens < LEAST_TOKENS:
+            self._refuse(event, SAVE_FAILED)
+            return
+        node, image, capture = self._state_of(lane)
+        pages = [step.page for step in path_to(node)]
+        if (image is None and node.depth) or any(page is None for page in pages):
+            self._refuse(event, SAVE_FAILED)
+            return
+        checkpoints = self._checkpoints(lane, node)
+        used = (((node.depth, image),) if image is not None else ()) + checkpoints
+        holdings.tree.use(node)
+        for _depth, kept in used:
+            kept.users += 1
+        self._jobs[lane] = _Job(event.ticket, node, used)
+        self._move(lane, LaneSignal.SAVE)
+        self._say(
+            cmd.ReadSession(
+                event.ticket,
+                lane,
+                session.tokens,
+                session.executed,
+                node.depth * PAGE_TOKENS,
+                image.id if image is not None else -1,
+                capture,
+                tuple(page for page in pages if page is not None),
+                tuple((depth * PAGE_TOKENS, kept.id) for depth, kept in checkpoints),
+            )
+        )
+
+    def _state_of(self, lane: int) -> tuple[Node, Image | None, bool]:
+        """Where the session can be gone on from that is deepest, the image of it, and whether that has to be captured
+        from the lane first; the root without an image if there is nowhere.
+        """
+        holdings = self._holdings
+        session = holdings.sessions[lane]
+        assert session is not None
+        node = session.resident
+        if node is not None and node.alive:
+            if node.image is not None:
+                return node, node.image, False
+            image = holdings.images.take(ImageKind.FRONTIER, session.number)
+            if image is not None:
+                holdings.images.attach(image, node)
+                return node, image, True
+        for step in reversed(path_to(session.tip)):
+            if step.image is not None:
+                return step, step.image, False
+        return holdings.tree.root, None, False
+
+    def _checkpoints(self, lane: int, end: Node) -> tuple[tuple[int, Image], ...]:
+        frontiers = set(self._holdings.checkpoints(lane))
+        return tuple(
+            (step.depth, step.image)
+            for step in path_to(end)[:-1]
+            if step.image is not None and step.depth * PAGE_TOKENS in frontiers
+        )
+
+    # --- restore ---------------------------------------------------------------------------------------------------
+
+    def _restore(self, event: SlotAsked) -> None:
+        lane, holdings = event.lane, self._holdings
+        path = holdings.tree.match(event.blocks, len(event.blocks))
+        path = [node for node in path if node.page is not None]
+        node = path[-1] if path else holdings.tree.root
+        missing = len(event.blocks) - len(path)
+        holdings.tree.use(node)
+        images = self._take_images(event, holdings.new_session()) if event.blocks else ()
+        if images is None or not holdings.make_room(missing):
+            for _depth, image in images or ():
+                image.users -= 1
+                holdings.images.drop(image)
+            holdings.tree.leave(node)
+            self._refuse(event, RESTORE_FAILED)
+            return
+        holdings.displace(lane)
+        self._say(cmd.Forget(lane))
+        holdings.pages.reserve(self.owner(lane), missing)
+        pages = holdings.pages.take(self.owner(lane), missing)
+        self._jobs[lane] = _Job(event.ticket, node, images, event.tokens, event.blocks, pages)
+        self._move(lane, LaneSignal.RESTORE)
+        frontiers = tuple((depth * PAGE_TOKENS, image.id) for depth, image in images)
+        self._say(cmd.WriteSession(event.ticket, lane, event.tokens, len(path), pages, frontiers))
+
+    def _take_images(self, event: SlotAsked, session: int) -> tuple[tuple[int, Image], ...] | None:
+        """Places for the state and for as many of the newest checkpoints as there are places; None without any."""
+        taken: list[tuple[int, Image]] = []
+        wanted = [(len(event.blocks), ImageKind.FRONTIER)]
+        wanted += [(frontier // PAGE_TOKENS, ImageKind.TURN) for frontier in reversed(event.checkpoints)]
+        for depth, kind in wanted:
+            image = self._holdings.images.take(kind, session)
+            if image is None:
+                break
+            image.users += 1
+            taken.append((depth, image))
+        return tuple(reversed(taken)) if taken else None
+
+    # --- the end of either -----------------------------------------------------------------------------------------
+
+    def done(self, event: SlotDone) -> None:
+        """The engine has read or written the bytes."""
+        job = self._jobs.get(event.lane)
+        if job is None or job.ticket != event.ticket:
+            raise IllegalTransition(f"lane {event.lane} is done with something that was never begun")
+        for _depth, image in job.images:
+            image.users -= 1
+        if self._lanes[event.lane] is LaneState.RESTORING:
+            self._end_restore(event, job)
+        else:
+            self._end_save(event, job)
+        del self._jobs[event.lane]
+
+    def _end_save(self, event: SlotDone, job: _Job) -> None:
+        self._holdings.tree.leave(job.node)
+        self._move(event.lane, LaneSignal.SAVED)
+        if self._holdings.sessions[event.lane] is None:  # a fault meanwhile
+            self._move(event.lane, LaneSignal.DROPPED)
+            self._say(cmd.Forget(event.lane))
+
+    def _end_restore(self, event: SlotDone, job: _Job) -> None:
+        holdings, lane = self._holdings, event.lane
+        good = event.ok and holdings.trusted and (job.node.alive or job.node is holdings.tree.root)
+        number = 0
+        if good:
+            path = holdings.plant(self.owner(lane), job.node, job.blocks, job.pages)
+            for depth, image in job.images:
+                number = image.session or number
+                if depth <= len(path):
+                    holdings.images.attach(image, path[depth - 1])
+                else:
+                    holdings.images.drop(image)
+            holdings.retain(lane, number or holdings.new_session(), job.tokens, job.tokens, path, None)
+            self._move(lane, LaneSignal.RESTORED)
+        else:
+            for _depth, image in job.images:
+                holdings.images.drop(image)
+            holdings.tree.leave(job.node)
+            self._move(lane, LaneSignal.FREED)
+        holdings.pages.release(self.owner(lane))
