@@ -37,6 +37,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
 EFFORT_WORDS = ("minimal", "low", "medium", "high", "xhigh", "max")
 ENGINES = ("model", "scripted")
 KV_DTYPES = ("bf16", "int8", "fp32")
+SHORT_CHUNK_PRODUCTS = ("auto", "in-register", "library")
 KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v4-e8")
 
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
@@ -172,8 +173,11 @@ OPTIONS: dict[str, _Option] = {
     "--prefill-decode-ratio": _Option("R", "prefill's share of device time beside decode", _number(0, above=True)),
     "--device-memory-limit": _Option("SIZE", "plan as if the device had only this much in all", _size),
     "--kv-headroom-mib": _Option("N", "left free by --kv-capacity auto (1024)", _integer(0)),
-    "--deterministic": _Option("", "exact route for every operation (this version has no other)"),
+    "--deterministic": _Option("", "exact route for every operation, as by default; refuses inexact ones"),
     "--no-cuda-graph": _Option("", "launch every kernel of a decode round by itself, for diagnosis; same output"),
+    "--short-chunk-products": _Option(
+        "W", "short prefill chunks on a GPU: auto, library, in-register (inexact) (auto)", _word(*SHORT_CHUNK_PRODUCTS)
+    ),
     "--device": _Option("N|cpu|auto", "GPU number, the processor, or GPU 0 if there is one (auto)", _device),
     "--no-exit-on-engine-failure": _Option("", "stay up, unavailable, when the engine is beyond repair"),
     "--kv-dtype": _Option("T", "attention cache: bf16; int8 on a GPU; fp32 on the processor (bf16)", _kv_dtype),
@@ -279,6 +283,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--log-content needs --event-log")
     if ("--script" in values) != (values.get("--engine") == "scripted"):
         raise OptionError("--script and --engine scripted need each other")
+    if "--deterministic" in values and values.get("--short-chunk-products") == "in-register":
+        raise OptionError("--short-chunk-products in-register is not exact, which --deterministic asks for")
     max_context = values.get("--max-context", 8192)
     lanes = values.get("--max-concurrency", 1)
     chunk = values.get("--prefill-chunk", 1024)
@@ -297,6 +303,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             device_memory_limit_bytes=values.get("--device-memory-limit"),
             kv_headroom_bytes=values.get("--kv-headroom-mib", 1024) * MIB,
             cuda_graph="--no-cuda-graph" not in values,
+            short_chunk_products=values.get("--short-chunk-products", "auto"),
         ),
         scheduler=SchedulerSettings(
             lanes=lanes,

@@ -34,6 +34,7 @@ def test_values_reach_the_tree() -> None:
         --max-request-mib 2 --max-context 1000 --kv-capacity 3000 --max-concurrency 4 --max-pending-requests 5
         --pending-timeout-ms 1500 --prefill-chunk 256 --max-inter-token-ms 0 --prefill-decode-ratio 0.5
         --device-memory-limit 3GiB --kv-headroom-mib 7 --deterministic --no-cuda-graph --no-exit-on-engine-failure
+        --short-chunk-products library
         --kv-dtype fp32 --chat-template t --default-max-tokens auto --max-output-tokens 9 --no-thinking
         --preserve-thinking --greedy --reasoning-effort max --temperature 0.5 --top-p 0.25 --top-k 40 --min-p 0.125
         --presence-penalty=-1 --frequency-penalty 2 --seed 18446744073709551615 --request-log-jsonl r
@@ -48,7 +49,7 @@ def test_values_reach_the_tree() -> None:
     assert (engine.max_context_tokens, engine.kv_capacity_tokens, engine.lanes) == (1000, 3008, 4)
     assert (engine.prefill_chunk_tokens, engine.kv_dtype, engine.device) == (256, "fp32", "auto")
     assert (engine.device_memory_limit_bytes, engine.kv_headroom_bytes) == (3 * GIB, 7 * MIB)
-    assert not engine.cuda_graph
+    assert (engine.cuda_graph, engine.short_chunk_products) == (False, "library")
     scheduler = settings.scheduler
     assert (scheduler.lanes, scheduler.max_context_tokens, scheduler.prefill_chunk_tokens) == (4, 1000, 256)
     assert (scheduler.max_pending, scheduler.pending_timeout_s, scheduler.max_inter_token_s) == (5, 1.5, 0.0)
@@ -98,6 +99,8 @@ def test_values_reach_the_tree() -> None:
         ("--reasoning-effort none", "must be one of minimal"),
         ("--engine scripted", "--script and --engine scripted need each other"),
         ("--engine model --script s", "--script and --engine scripted need each other"),
+        ("--short-chunk-products fast", "must be one of auto, in-register, library"),
+        ("--short-chunk-products in-register --deterministic", "is not exact, which --deterministic asks for"),
         ("--tls-cert a", "need each other"),
         ("--tls-key a", "need each other"),
         ("--log-content", "needs --event-log"),

@@ -1,8 +1,10 @@
 """One prefill chunk on a GPU: consecutive tokens of one lane through the whole decoder.
 
 Matrices are widened to bf16 one after the other and multiplied by the library, which costs a few percent of a long
-chunk and no memory beyond the widest of them. A token's bits do not depend on the chunk it came in: attention and the
-recurrence count tiles and blocks from position 0, and the library is kept from splitting sums (`ninfer.engine`).
+chunk and no memory beyond the widest of them; or, if the chunk is short, widened in registers as they are multiplied
+(`ninfer.kernels.low_bit_linear.chunk_route` decides). A token's bits do not depend on the chunk it came in: attention
+and the recurrence count tiles and blocks from position 0, the library is kept from splitting sums (`ninfer.engine`),
+and the other way is taken only where it has the same bits or where somebody asked for it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from ninfer.kernels.gdn.rounds import gdn_chunk
 from ninfer.kernels.gdn.slots import GdnShape
 from ninfer.kernels.kv_codec.pool import Codec
 from ninfer.kernels.low_bit_linear.buffers import Columns, columns_buffer
-from ninfer.kernels.low_bit_linear.op import dequantise, first_norm, product_rows
+from ninfer.kernels.low_bit_linear.chunk_route import Policy, Route, route
+from ninfer.kernels.low_bit_linear.op import dequantise, first_norm, product_chunk, product_rows
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.paged_attention.op import attention_chunk
 from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch
@@ -113,10 +116,11 @@ class Chunks:
         shared: RoundShared,
         buffers: ChunkBuffers,
         public_ids: int,
+        policy: Policy,
     ) -> None:
         self._config, self._weights, self._cache = config, weights, cache
         self._shared, self.buffers = shared, buffers
-        self._public_ids = public_ids
+        self._public_ids, self._policy = public_ids, policy
         self._history = self._attention_scratch()
 
     def _attention_scratch(self) -> ChunkScratch:
@@ -174,6 +178,9 @@ class Chunks:
         """x times all rows of the matrices, and of `extra` [N, K] bf16 behind them."""
         columns = matrices[0].columns
         rows = sum(matrix.rows for matrix in matrices) + (0 if extra is None else extra.shape[0])
+        if route(x.shape[0], rows, columns, self._policy) is Route.IN_REGISTER:
+            _products_in_registers(x, matrices, out, extra)
+            return out
         whole = self.buffers.matrix[: rows * columns].view(rows, columns)
         first = 0
         for matrix in matrices:
@@ -212,3 +219,12 @@ class Chunks:
             begin, self.buffers.scratch, mixed,
         )  # fmt: skip
         return mixed
+
+
+def _products_in_registers(x: Tensor, matrices: list[LowBitWeight], out: Tensor, extra: Tensor | None) -> None:
+    first = 0
+    for matrix in matrices:
+        product_chunk(x, matrix, out[:, first : first + matrix.rows])
+        first += matrix.rows
+    if extra is not None:
+        torch.mm(x, extra.t(), out=out[:, first:])

@@ -114,7 +114,7 @@ def _engine(settings: Settings, facts: StartFacts) -> Record:
         "vision_max_tokens": None,
         "vision_residency": None,
         "cuda_graph": False,
-        "deterministic": True,  # there is no other route than the exact one yet
+        "deterministic": engine.short_chunk_products != "in-register",
         "max_inter_token_ms": round(scheduler.max_inter_token_s * 1000),
         "device_memory_limit": engine.device_memory_limit_bytes,
         "devices": [engine.device],
