@@ -59,6 +59,10 @@ TO_COME = frozenset(
 )
 
 
+# Options that add to what was given before, instead of replacing it.
+REPEATED = frozenset({"--api-key"})
+
+
 class OptionError(NinferError):
     """The command line is wrong; the text says where."""
 
@@ -157,7 +161,8 @@ def _top_k(text: str) -> int:
 OPTIONS: dict[str, _Option] = {
     "--host": _Option("H", "address to listen on (127.0.0.1)", _text),
     "--port": _Option("N", "port to listen on (8080)", _integer(1, 65535)),
-    "--api-key": _Option("KEY", "key that clients have to send", _text),
+    "--api-key": _Option("KEY", "key that clients have to send; may be given several times", _text),
+    "--api-key-file": _Option("FILE", "file with more keys, one a line", _path),
     "--tls-cert": _Option("FILE", "PEM certificate; with --tls-key", _path),
     "--tls-key": _Option("FILE", "PEM private key; with --tls-cert", _path),
     "--cors": _Option("", "let web pages of any origin call the server"),
@@ -253,7 +258,8 @@ def parse(argv: Sequence[str]) -> Settings:
         if given is None:
             raise OptionError(f"{name} needs a value")
         try:
-            values[name] = option.read(given)
+            value = option.read(given)
+            values[name] = (*values.get(name, ()), value) if name in REPEATED else value
         except OptionError as error:
             # The key is a secret: nothing of it may reach a terminal.
             shown = "" if name == "--api-key" else f" '{given}'"
@@ -318,7 +324,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         http=HttpSettings(
             host=values.get("--host", "127.0.0.1"),
             port=values.get("--port", 8080),
-            api_key=values.get("--api-key"),
+            api_keys=values.get("--api-key", ()),
+            api_key_file=values.get("--api-key-file"),
             tls_cert=values.get("--tls-cert"),
             tls_key=values.get("--tls-key"),
             cors="--cors" in values,
@@ -389,7 +396,8 @@ def redacted(argv: Sequence[str]) -> tuple[str, ...]:
 
 def cautions(settings: Settings) -> list[str]:
     """What the operator should know about settings that are allowed."""
-    if settings.http.api_key is None and not _is_loopback(settings.http.host):
+    http = settings.http
+    if not http.api_keys and http.api_key_file is None and not _is_loopback(settings.http.host):
         return [f"--host {settings.http.host} is reachable from other machines and no --api-key is set"]
     return []
 

@@ -62,6 +62,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.console": (STDLIB_ROW, frozenset({"structlog"})),
     "ninfer.http2": ((), frozenset({"h2", "hypercorn"})),
     "ninfer.listener": ((*STDLIB_ROW, "ninfer.api", "ninfer.http2"), frozenset({"hypercorn"})),
+    "ninfer.keys": (STDLIB_ROW, frozenset()),
     "ninfer.served": (("ninfer",), frozenset({"torch"})),
     "ninfer.server": (("ninfer",), frozenset({"anyio", "hypercorn", "quart", "structlog"})),
     "ninfer.serve": (("ninfer",), frozenset({"structlog"})),

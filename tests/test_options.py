@@ -43,7 +43,7 @@ def test_values_reach_the_tree() -> None:
     )
     assert (settings.artifact, settings.default_artifact, settings.script) == (Path("m.ninfer"), False, Path("s"))
     http = settings.http
-    assert (http.host, http.port, http.api_key, http.cors, http.model_id) == ("::1", 9000, "k", True, "a/b")
+    assert (http.host, http.port, http.api_keys, http.cors, http.model_id) == ("::1", 9000, ("k",), True, "a/b")
     assert (http.tls_cert, http.tls_key, http.max_request_bytes) == (Path("c"), Path("k2"), 2 * MIB)
     engine = settings.engine
     assert (engine.max_context_tokens, engine.kv_capacity_tokens, engine.lanes) == (1000, 3008, 4)
@@ -149,6 +149,15 @@ def test_the_key_is_never_shown() -> None:
         "--api-key=<redacted>",
     )
     assert "s3cret" not in " ".join(parse(["--api-key=s3cret"]).argv)
+    assert "s3cret" not in repr(parse(["--api-key", "s3cret"]))
+
+
+def test_keys_add_up_and_other_options_replace() -> None:
+    settings = parse(["--api-key", "a", "--model-id", "x", "--api-key=b", "--model-id", "y", "--api-key-file", "f"])
+    assert (settings.http.api_keys, settings.http.model_id) == (("a", "b"), "y")
+    assert settings.http.api_key_file == Path("f")
+    with pytest.raises(OptionError, match="--api-key must not be empty"):
+        parse(["--api-key", "a", "--api-key", ""])
 
 
 def test_an_open_door_is_pointed_out() -> None:
@@ -158,6 +167,7 @@ def test_an_open_door_is_pointed_out() -> None:
     assert "no --api-key" in cautions(parse(["--host", "0.0.0.0"]))[0]
     assert "no --api-key" in cautions(parse(["--host", "server.example"]))[0]
     assert cautions(parse(["--host", "0.0.0.0", "--api-key", "k"])) == []
+    assert cautions(parse(["--host", "0.0.0.0", "--api-key-file", "f"])) == []
 
 
 @pytest.mark.parametrize("name", sorted(name for name, option in OPTIONS.items() if option.read is not None))

@@ -101,7 +101,7 @@ async def test_bodies_at_fault() -> None:
 
 async def test_the_order_of_checks() -> None:
     async with served(
-        scheduler=SchedulerSettings(max_pending=1), http=HttpSettings(api_key="k", max_request_bytes=10_000)
+        scheduler=SchedulerSettings(max_pending=1), http=HttpSettings(api_keys=("k",), max_request_bytes=10_000)
     ) as state:
         held = [await state.state.system.gateway.arrive() for _ in range(2)]
         key = {"x-api-key": "k"}
