@@ -22,7 +22,7 @@ from ninfer.kernels.gdn.slots import GdnShape
 from ninfer.kernels.kv_codec.pool import Codec
 from ninfer.kernels.low_bit_linear.buffers import Columns, columns_buffer
 from ninfer.kernels.low_bit_linear.chunk_route import Policy, Route, route
-from ninfer.kernels.low_bit_linear.op import dequantise, first_norm, product_chunk, product_rows
+from ninfer.kernels.low_bit_linear.op import first_norm, product_rows
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.paged_attention.op import attention_chunk
 from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch
@@ -31,6 +31,7 @@ from ninfer.kernels.rmsnorm.added import add_offset_rmsnorm
 from ninfer.kernels.rotary.columns import rotary_columns
 from ninfer.kernels.sampler.lanes import draw
 from ninfer.kernels.silu_mul.into import silu_mul_into
+from ninfer.model.chunk_products import by_library, in_registers
 from ninfer.model.device_cache import DeviceCache
 from ninfer.model.low_bit_weights import AttentionMatrices, GdnMatrices, TextMatrices
 from ninfer.model.rounds import RoundShared, gdn_constants
@@ -176,19 +177,10 @@ class Chunks:
 
     def _product(self, x: Tensor, matrices: list[LowBitWeight], out: Tensor, extra: Tensor | None = None) -> Tensor:
         """x times all rows of the matrices, and of `extra` [N, K] bf16 behind them."""
-        columns = matrices[0].columns
-        rows = sum(matrix.rows for matrix in matrices) + (0 if extra is None else extra.shape[0])
-        if route(x.shape[0], rows, columns, self._policy) is Route.IN_REGISTER:
-            _products_in_registers(x, matrices, out, extra)
-            return out
-        whole = self.buffers.matrix[: rows * columns].view(rows, columns)
-        first = 0
-        for matrix in matrices:
-            dequantise(matrix, whole[first : first + matrix.rows])
-            first += matrix.rows
-        if extra is not None:
-            whole[first:] = extra
-        torch.mm(x, whole.t(), out=out)
+        if route(x.shape[0], out.shape[1], x.shape[1], self._policy) is Route.IN_REGISTER:
+            in_registers(x, matrices, extra, out)
+        else:
+            by_library(x, matrices, extra, self.buffers.matrix, out)
         return out
 
     def _into(self, mixer: AttentionMatrices | GdnMatrices, row: Tensor) -> Tensor:
@@ -219,12 +211,3 @@ class Chunks:
             begin, self.buffers.scratch, mixed,
         )  # fmt: skip
         return mixed
-
-
-def _products_in_registers(x: Tensor, matrices: list[LowBitWeight], out: Tensor, extra: Tensor | None) -> None:
-    first = 0
-    for matrix in matrices:
-        product_chunk(x, matrix, out[:, first : first + matrix.rows])
-        first += matrix.rows
-    if extra is not None:
-        torch.mm(x, extra.t(), out=out[:, first:])

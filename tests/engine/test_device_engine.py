@@ -20,7 +20,7 @@ from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.low_bit_linear.chunk_route import Choice, Policy
 from ninfer.kernels.low_bit_linear.op import product_chunk
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
-from ninfer.model import chunks
+from ninfer.model import chunk_products
 from ninfer.model.chunks import Chunks
 from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
 from tests.engine.driving import GREEDY, Driver, assert_same, generate, random_prompt
@@ -127,7 +127,7 @@ def test_short_chunks_may_be_multiplied_in_registers(
         multiplied.append(weight.rows)
         product_chunk(x, weight, out)
 
-    monkeypatch.setattr(chunks, "product_chunk", noted)
+    monkeypatch.setattr(chunk_products, "product_chunk", noted)
     workspace, cache = engine._workspace, engine._cache
     cache.tables[0, :2] = torch.tensor([3, 5], dtype=torch.int32)
     workspace.chunk.ids[:tokens] = torch.tensor(random_prompt(tokens, PUBLIC, 7), dtype=torch.int32)
