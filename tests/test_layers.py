@@ -41,6 +41,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         frozenset({"anyio", "structlog", "orjson"}),
     ),
     "ninfer.replay": ((*STDLIB_ROW, "ninfer.scheduler"), frozenset({"orjson"})),
+    "ninfer.snapshots": ((*STDLIB_ROW, "ninfer.snapshots"), frozenset()),
     "ninfer.options": (STDLIB_ROW, frozenset()),
     "ninfer.api": (
         (
