@@ -82,11 +82,16 @@ class SchedulerSettings:
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """Network and protocol (serving spec, 18.1)."""
+    """Network and protocol (serving spec, 18.1).
+
+    api_keys       any of them opens the server; none is needed if there is none
+    api_key_file   more of them, read at the start
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
-    api_key: str | None = None
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     cors: bool = False

@@ -59,6 +59,34 @@ class RequestTooLarge(RequestRejected):
         super().__init__(f"The request body is larger than {limit_bytes} bytes.")
 
 
+class InvalidFilename(RequestRejected):
+    """The name is not that of a file in the slot folder."""
+
+    code = "invalid_filename"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The filename must be 1 to 128 characters of A-Z, a-z, 0-9, '.', '_' and '-', and not begin with a dot.",
+            param="filename",
+        )
+
+
+class SlotFileError(RequestRejected):
+    """A slot file could not be written or read; the session in the slot is as it was."""
+
+
+class SlotSaveFailed(SlotFileError):
+    """The session was not saved."""
+
+    code = "slot_save_failed"
+
+
+class SlotRestoreFailed(SlotFileError):
+    """No session could be had from the slot file."""
+
+    code = "slot_restore_failed"
+
+
 class Overloaded(RequestRejected):
     """All lifetime capacity is in use; `retry_after_s` is a whole number of seconds, at least 1."""
 

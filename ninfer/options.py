@@ -37,6 +37,7 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "critical", "off")
 EFFORT_WORDS = ("minimal", "low", "medium", "high", "xhigh", "max")
 ENGINES = ("model", "scripted")
 KV_DTYPES = ("bf16", "int8", "fp32")
+SHORT_CHUNK_PRODUCTS = ("auto", "in-register", "library")
 KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v4-e8")
 
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
@@ -56,6 +57,10 @@ TO_COME = frozenset(
     --repetition-guard-ngram --repetition-guard-cycles --repetition-guard-min-tokens
     """.split()  # noqa: SIM905 - a list of names reads better in columns
 )
+
+
+# Options that add to what was given before, instead of replacing it.
+REPEATED = frozenset({"--api-key"})
 
 
 class OptionError(NinferError):
@@ -156,7 +161,8 @@ def _top_k(text: str) -> int:
 OPTIONS: dict[str, _Option] = {
     "--host": _Option("H", "address to listen on (127.0.0.1)", _text),
     "--port": _Option("N", "port to listen on (8080)", _integer(1, 65535)),
-    "--api-key": _Option("KEY", "key that clients have to send", _text),
+    "--api-key": _Option("KEY", "key that clients have to send; may be given several times", _text),
+    "--api-key-file": _Option("FILE", "file with more keys, one a line", _path),
     "--tls-cert": _Option("FILE", "PEM certificate; with --tls-key", _path),
     "--tls-key": _Option("FILE", "PEM private key; with --tls-cert", _path),
     "--cors": _Option("", "let web pages of any origin call the server"),
@@ -172,8 +178,11 @@ OPTIONS: dict[str, _Option] = {
     "--prefill-decode-ratio": _Option("R", "prefill's share of device time beside decode", _number(0, above=True)),
     "--device-memory-limit": _Option("SIZE", "plan as if the device had only this much in all", _size),
     "--kv-headroom-mib": _Option("N", "left free by --kv-capacity auto (1024)", _integer(0)),
-    "--deterministic": _Option("", "exact route for every operation (this version has no other)"),
+    "--deterministic": _Option("", "exact route for every operation, as by default; refuses inexact ones"),
     "--no-cuda-graph": _Option("", "launch every kernel of a decode round by itself, for diagnosis; same output"),
+    "--short-chunk-products": _Option(
+        "W", "short prefill chunks on a GPU: auto, library, in-register (inexact) (auto)", _word(*SHORT_CHUNK_PRODUCTS)
+    ),
     "--device": _Option("N|cpu|auto", "GPU number, the processor, or GPU 0 if there is one (auto)", _device),
     "--no-exit-on-engine-failure": _Option("", "stay up, unavailable, when the engine is beyond repair"),
     "--kv-dtype": _Option("T", "attention cache: bf16; int8 on a GPU; fp32 on the processor (bf16)", _kv_dtype),
@@ -249,7 +258,8 @@ def parse(argv: Sequence[str]) -> Settings:
         if given is None:
             raise OptionError(f"{name} needs a value")
         try:
-            values[name] = option.read(given)
+            value = option.read(given)
+            values[name] = (*values.get(name, ()), value) if name in REPEATED else value
         except OptionError as error:
             # The key is a secret: nothing of it may reach a terminal.
             shown = "" if name == "--api-key" else f" '{given}'"
@@ -279,6 +289,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--log-content needs --event-log")
     if ("--script" in values) != (values.get("--engine") == "scripted"):
         raise OptionError("--script and --engine scripted need each other")
+    if "--deterministic" in values and values.get("--short-chunk-products") == "in-register":
+        raise OptionError("--short-chunk-products in-register is not exact, which --deterministic asks for")
     max_context = values.get("--max-context", 8192)
     lanes = values.get("--max-concurrency", 1)
     chunk = values.get("--prefill-chunk", 1024)
@@ -297,6 +309,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             device_memory_limit_bytes=values.get("--device-memory-limit"),
             kv_headroom_bytes=values.get("--kv-headroom-mib", 1024) * MIB,
             cuda_graph="--no-cuda-graph" not in values,
+            short_chunk_products=values.get("--short-chunk-products", "auto"),
         ),
         scheduler=SchedulerSettings(
             lanes=lanes,
@@ -311,7 +324,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         http=HttpSettings(
             host=values.get("--host", "127.0.0.1"),
             port=values.get("--port", 8080),
-            api_key=values.get("--api-key"),
+            api_keys=values.get("--api-key", ()),
+            api_key_file=values.get("--api-key-file"),
             tls_cert=values.get("--tls-cert"),
             tls_key=values.get("--tls-key"),
             cors="--cors" in values,
@@ -382,7 +396,8 @@ def redacted(argv: Sequence[str]) -> tuple[str, ...]:
 
 def cautions(settings: Settings) -> list[str]:
     """What the operator should know about settings that are allowed."""
-    if settings.http.api_key is None and not _is_loopback(settings.http.host):
+    http = settings.http
+    if not http.api_keys and http.api_key_file is None and not _is_loopback(settings.http.host):
         return [f"--host {settings.http.host} is reachable from other machines and no --api-key is set"]
     return []
 

@@ -32,6 +32,7 @@ from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.engine.devices import with_device
 from ninfer.errors import StartupError
+from ninfer.keys import with_keys
 from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
@@ -55,7 +56,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
     with ExitStack() as open_things:
         if settings.default_artifact:
             log.info("no model was named: this is the embedded one, small and good at few things (README)")
-        settings = replace(settings, engine=_engine_settings(settings))
+        settings = replace(settings, engine=_engine_settings(settings), http=with_keys(settings.http))
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
         request_log = _open_request_log(settings)

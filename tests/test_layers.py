@@ -41,6 +41,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         frozenset({"anyio", "structlog", "orjson"}),
     ),
     "ninfer.replay": ((*STDLIB_ROW, "ninfer.scheduler"), frozenset({"orjson"})),
+    "ninfer.snapshots": ((*STDLIB_ROW, "ninfer.snapshots"), frozenset()),
     "ninfer.options": (STDLIB_ROW, frozenset()),
     "ninfer.api": (
         (
@@ -62,6 +63,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.console": (STDLIB_ROW, frozenset({"structlog"})),
     "ninfer.http2": ((), frozenset({"h2", "hypercorn"})),
     "ninfer.listener": ((*STDLIB_ROW, "ninfer.api", "ninfer.http2"), frozenset({"hypercorn"})),
+    "ninfer.keys": (STDLIB_ROW, frozenset()),
     "ninfer.served": (("ninfer",), frozenset({"torch"})),
     "ninfer.server": (("ninfer",), frozenset({"anyio", "hypercorn", "quart", "structlog"})),
     "ninfer.serve": (("ninfer",), frozenset({"structlog"})),

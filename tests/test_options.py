@@ -34,6 +34,7 @@ def test_values_reach_the_tree() -> None:
         --max-request-mib 2 --max-context 1000 --kv-capacity 3000 --max-concurrency 4 --max-pending-requests 5
         --pending-timeout-ms 1500 --prefill-chunk 256 --max-inter-token-ms 0 --prefill-decode-ratio 0.5
         --device-memory-limit 3GiB --kv-headroom-mib 7 --deterministic --no-cuda-graph --no-exit-on-engine-failure
+        --short-chunk-products library
         --kv-dtype fp32 --chat-template t --default-max-tokens auto --max-output-tokens 9 --no-thinking
         --preserve-thinking --greedy --reasoning-effort max --temperature 0.5 --top-p 0.25 --top-k 40 --min-p 0.125
         --presence-penalty=-1 --frequency-penalty 2 --seed 18446744073709551615 --request-log-jsonl r
@@ -42,13 +43,13 @@ def test_values_reach_the_tree() -> None:
     )
     assert (settings.artifact, settings.default_artifact, settings.script) == (Path("m.ninfer"), False, Path("s"))
     http = settings.http
-    assert (http.host, http.port, http.api_key, http.cors, http.model_id) == ("::1", 9000, "k", True, "a/b")
+    assert (http.host, http.port, http.api_keys, http.cors, http.model_id) == ("::1", 9000, ("k",), True, "a/b")
     assert (http.tls_cert, http.tls_key, http.max_request_bytes) == (Path("c"), Path("k2"), 2 * MIB)
     engine = settings.engine
     assert (engine.max_context_tokens, engine.kv_capacity_tokens, engine.lanes) == (1000, 3008, 4)
     assert (engine.prefill_chunk_tokens, engine.kv_dtype, engine.device) == (256, "fp32", "auto")
     assert (engine.device_memory_limit_bytes, engine.kv_headroom_bytes) == (3 * GIB, 7 * MIB)
-    assert not engine.cuda_graph
+    assert (engine.cuda_graph, engine.short_chunk_products) == (False, "library")
     scheduler = settings.scheduler
     assert (scheduler.lanes, scheduler.max_context_tokens, scheduler.prefill_chunk_tokens) == (4, 1000, 256)
     assert (scheduler.max_pending, scheduler.pending_timeout_s, scheduler.max_inter_token_s) == (5, 1.5, 0.0)
@@ -98,6 +99,8 @@ def test_values_reach_the_tree() -> None:
         ("--reasoning-effort none", "must be one of minimal"),
         ("--engine scripted", "--script and --engine scripted need each other"),
         ("--engine model --script s", "--script and --engine scripted need each other"),
+        ("--short-chunk-products fast", "must be one of auto, in-register, library"),
+        ("--short-chunk-products in-register --deterministic", "is not exact, which --deterministic asks for"),
         ("--tls-cert a", "need each other"),
         ("--tls-key a", "need each other"),
         ("--log-content", "needs --event-log"),
@@ -146,6 +149,15 @@ def test_the_key_is_never_shown() -> None:
         "--api-key=<redacted>",
     )
     assert "s3cret" not in " ".join(parse(["--api-key=s3cret"]).argv)
+    assert "s3cret" not in repr(parse(["--api-key", "s3cret"]))
+
+
+def test_keys_add_up_and_other_options_replace() -> None:
+    settings = parse(["--api-key", "a", "--model-id", "x", "--api-key=b", "--model-id", "y", "--api-key-file", "f"])
+    assert (settings.http.api_keys, settings.http.model_id) == (("a", "b"), "y")
+    assert settings.http.api_key_file == Path("f")
+    with pytest.raises(OptionError, match="--api-key must not be empty"):
+        parse(["--api-key", "a", "--api-key", ""])
 
 
 def test_an_open_door_is_pointed_out() -> None:
@@ -155,6 +167,7 @@ def test_an_open_door_is_pointed_out() -> None:
     assert "no --api-key" in cautions(parse(["--host", "0.0.0.0"]))[0]
     assert "no --api-key" in cautions(parse(["--host", "server.example"]))[0]
     assert cautions(parse(["--host", "0.0.0.0", "--api-key", "k"])) == []
+    assert cautions(parse(["--host", "0.0.0.0", "--api-key-file", "f"])) == []
 
 
 @pytest.mark.parametrize("name", sorted(name for name, option in OPTIONS.items() if option.read is not None))

@@ -18,11 +18,12 @@ from ninfer.api.operations import Operations
 from ninfer.api.operations_routes import add_operations
 from ninfer.api.preparation import Model
 from ninfer.api.service import Service
+from ninfer.api.text_routes import add_texts
 from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
 from ninfer.version import VERSION
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/messages")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +70,7 @@ def create_app(service: Service, operations: Operations) -> Quart:
     async def root() -> Response:
         return Response(b"", content_type="application/json")  # agents ask whether anybody is there
 
+    add_texts(app, service, _body)
     add_operations(app, operations, gateway, service.unix_time)
 
     @app.errorhandler(Exception)

@@ -17,12 +17,17 @@ from ninfer.api.common_fields import (
     thinking_fields,
 )
 from ninfer.api.conversation import parse_conversation
-from ninfer.api.fields import Object, array, boolean, integer, mapping, number, refusal, text, word, wrong
-from ninfer.api.presets import SamplingRequest
+from ninfer.api.fields import Object, array, boolean, integer, mapping, refusal, text, word, wrong
+from ninfer.api.openai_fields import (
+    check_logit_bias,
+    check_one_choice,
+    check_repetition_penalty,
+    sampling_fields,
+    stop_strings,
+)
 from ninfer.api.thinking import EFFORT_WORDS
 from ninfer.api.tools import parse_tools
 
-STOPS_MAX = 4
 _GUIDED = ("grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
@@ -49,16 +54,8 @@ def parse_chat(source: Object) -> ChatRequest:
         conversation=conversation,
         tools=parse_tools(source),
         max_tokens=limits[0] if limits[0] is not None else limits[1],
-        sampling=SamplingRequest(
-            temperature=number(source, "temperature", 0, 2),
-            top_p=number(source, "top_p", 0, 1),
-            top_k=integer(source, "top_k", -1),
-            min_p=number(source, "min_p", 0, 1),
-            presence_penalty=number(source, "presence_penalty", -2, 2),
-            frequency_penalty=number(source, "frequency_penalty", -2, 2),
-            seed=integer(source, "seed", -(1 << 63), (1 << 64) - 1),
-        ),
-        stops=_stops(source),
+        sampling=sampling_fields(source),
+        stops=stop_strings(source),
         stream=boolean(source, "stream") or False,
         include_usage=boolean(options, "include_usage", "stream_options.include_usage") or False,
         thinking=thinking_fields(
@@ -73,30 +70,14 @@ def parse_chat(source: Object) -> ChatRequest:
     )
 
 
-def _stops(source: Object) -> tuple[str, ...]:
-    value = source.get("stop")
-    if value is None:
-        return ()
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise wrong("stop", "a string or an array of strings")
-    if len(stops) > STOPS_MAX:
-        raise wrong("stop", f"at most {STOPS_MAX} strings")
-    return tuple(stop for stop in stops if stop)
-
-
 def _check_unsupported(source: Object) -> None:
     """Fields of class X: what they ask for is refused, their harmless values pass."""
-    count = source.get("n")
-    if count is not None and (isinstance(count, bool) or count != 1):
-        raise refusal("n_not_supported", "n must be 1", "n")
+    check_one_choice(source)
     if boolean(source, "logprobs"):
         raise refusal("logprobs_not_supported", "log-probabilities are not supported", "logprobs")
     if integer(source, "top_logprobs", 0):
         raise refusal("logprobs_not_supported", "log-probabilities are not supported", "top_logprobs")
-    for value in (mapping(source, "logit_bias") or {}).values():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value != 0:
-            raise refusal("logit_bias_not_supported", "logit_bias is not supported", "logit_bias")
+    check_logit_bias(source)
     for modality in array(source, "modalities") or ():
         if not isinstance(modality, str):
             raise wrong("modalities", "an array of strings")
@@ -112,9 +93,7 @@ def _check_unsupported(source: Object) -> None:
     for name, code in (("web_search_options", "web_search_not_supported"), ("moderation", "moderation_not_supported")):
         if source.get(name) is not None:
             raise refusal(code, f"{name} is not supported", name)
-    penalty = source.get("repetition_penalty")
-    if penalty is not None and (isinstance(penalty, bool) or penalty != 1):
-        raise refusal("repetition_penalty_not_supported", "repetition_penalty must be 1", "repetition_penalty")
+    check_repetition_penalty(source)
     for name, value in (mapping(source, "mm_processor_kwargs") or {}).items():
         if value is not None:
             param = f"mm_processor_kwargs.{name}"

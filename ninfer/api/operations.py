@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ninfer.api.metrics import in_flight, reuse_counts
 from ninfer.api.observed import Observed
-from ninfer.api.preparation import Model, output_limit
+from ninfer.api.preparation import Model, default_preset, output_limit
 from ninfer.api.presets import SamplingRequest, resolve_sampling
 from ninfer.config import Settings
 from ninfer.requestlog.start import StartFacts
@@ -137,9 +137,7 @@ def props(operations: Operations) -> Record:
     """Discovery for clients of llama.cpp (4.8)."""
     settings, model = operations.settings, operations.model
     generation = settings.generation
-    thinks = generation.thinking if generation.thinking is not None else model.template.traits.thinks_by_default
-    preset = model.presets.thinking if thinks else model.presets.non_thinking
-    law = resolve_sampling(SamplingRequest(), generation, preset, random_seed=0)
+    law = resolve_sampling(SamplingRequest(), generation, default_preset(model, generation), random_seed=0)
     unlimited = generation.default_max_tokens is None and generation.max_output_tokens is None
     tokens = -1 if unlimited else output_limit(None, generation, model.max_context_tokens).tokens
     params: Record = {

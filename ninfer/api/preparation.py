@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ninfer.actors.messages import GenerationRequest
 from ninfer.api.asked import Asked
 from ninfer.api.fields import refusal
-from ninfer.api.presets import Presets, resolve_sampling
+from ninfer.api.presets import Preset, Presets, resolve_sampling
 from ninfer.api.thinking import Thinking, resolve_thinking
 from ninfer.config import GenerationSettings
 from ninfer.text.prompt import RenderedPrompt
@@ -60,6 +60,12 @@ def output_limit(asked: int | None, server: GenerationSettings, max_context_toke
     if server.max_output_tokens is not None:
         tokens = min(tokens, server.max_output_tokens)
     return OutputLimit(tokens, "client" if asked is not None else "server_default")
+
+
+def default_preset(model: Model, server: GenerationSettings) -> Preset:
+    """The preset of a request that says nothing of thinking."""
+    thinks = server.thinking if server.thinking is not None else model.template.traits.thinks_by_default
+    return model.presets.thinking if thinks else model.presets.non_thinking
 
 
 def render(asked: Asked, thinking: Thinking, model: Model) -> tuple[RenderedPrompt, tuple[int, ...]]:

@@ -17,6 +17,7 @@ ENGINE_OPTIONS = frozenset(
     {
         "--max-context", "--kv-capacity", "--max-concurrency", "--prefill-chunk", "--device-memory-limit",
         "--kv-headroom-mib", "--deterministic", "--no-cuda-graph", "--device", "--kv-dtype",
+        "--short-chunk-products",
     }
 )  # fmt: skip
 MAX_COLUMNS = 16

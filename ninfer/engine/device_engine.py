@@ -18,10 +18,11 @@ from torch import Tensor
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
 from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace, tensor_bytes
-from ninfer.engine.devices import settle_device
+from ninfer.engine.devices import chunk_policy, gpu_name, settle_device
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.errors import DeviceFault, StartupError
+from ninfer.kernels.low_bit_linear.chunk_route import warm_up_lengths
 from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
 from ninfer.kernels.sampler.op import Purpose, uniform
 from ninfer.model.arena import Arena
@@ -151,7 +152,10 @@ class DeviceEngine:
         self._device = torch.device(settings.device)
         self._weights, self._cache, self._workspace = weights, cache, workspace
         self._layout, self._public_ids = layout, public_ids
-        self._chunks = Chunks(layout.config, weights, cache, workspace.shared, workspace.chunk, public_ids)
+        self._chunk_policy = chunk_policy(settings.short_chunk_products, gpu_name(self._device))
+        self._chunks = Chunks(
+            layout.config, weights, cache, workspace.shared, workspace.chunk, public_ids, self._chunk_policy
+        )
         self._lanes = [_Lane() for _ in range(settings.lanes)]
         self._tables = self._pinned(*cache.tables.shape)
         self._limits = TableLimits(settings.max_context_tokens, memory.pages, cache.tables.shape[1])
@@ -350,7 +354,8 @@ class DeviceEngine:
         shared.inputs.storage[0].copy_(torch.arange(MAX_ROWS, dtype=torch.int32))
         self._cache.tables.zero_()
         longest = chunk.ids.shape[0]
-        for tokens in sorted({1, PAGE_TOKENS, min(longest, PAGE_TOKENS + 1), min(longest, 4 * PAGE_TOKENS), longest}):
+        lengths = {1, PAGE_TOKENS, PAGE_TOKENS + 1, 4 * PAGE_TOKENS, longest, *warm_up_lengths(self._chunk_policy)}
+        for tokens in sorted({min(tokens, longest) for tokens in lengths}):
             self._chunks.read(0, 0, tokens)
             self._chunks.logits(tokens)
             self._chunks.draw()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import torch
 
 from ninfer.config import EngineSettings
 from ninfer.errors import StartupError
+from ninfer.kernels.low_bit_linear.chunk_route import DEFAULT, Choice, Policy, tuned_for
+
+_LOG = logging.getLogger(__name__)
 
 
 def with_device(settings: EngineSettings) -> EngineSettings:
@@ -36,3 +40,26 @@ def settle_device(device: torch.device) -> int:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)
     settle_cache_keys()
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def gpu_name(device: torch.device) -> str | None:
+    """What a GPU's driver calls it; None for the processor."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+def chunk_policy(short_chunk_products: str, gpu: str | None) -> Policy:
+    """How chunks are multiplied on a GPU; says so once if nothing was measured on it.
+
+    short_chunk_products  of the settings
+    gpu                   as `gpu_name` says
+    """
+    choice = Choice(short_chunk_products)
+    tuned = tuned_for(gpu) if gpu is not None else None
+    if tuned is not None:
+        return Policy(choice, tuned)
+    policy = Policy(choice, DEFAULT)
+    if gpu is not None and choice is not Choice.LIBRARY:
+        longest = DEFAULT.longest_tokens[0][1]
+        made = f"in registers up to {longest} tokens" if policy.in_registers else "by the library"
+        _LOG.warning("Products of short chunks were not measured on %s: they are made %s", gpu, made)
+    return policy

@@ -1,8 +1,10 @@
 """One prefill chunk on a GPU: consecutive tokens of one lane through the whole decoder.
 
 Matrices are widened to bf16 one after the other and multiplied by the library, which costs a few percent of a long
-chunk and no memory beyond the widest of them. A token's bits do not depend on the chunk it came in: attention and the
-recurrence count tiles and blocks from position 0, and the library is kept from splitting sums (`ninfer.engine`).
+chunk and no memory beyond the widest of them; or, if the chunk is short, widened in registers as they are multiplied
+(`ninfer.kernels.low_bit_linear.chunk_route` decides). A token's bits do not depend on the chunk it came in: attention
+and the recurrence count tiles and blocks from position 0, the library is kept from splitting sums (`ninfer.engine`),
+and the other way is taken only where it has the same bits or where somebody asked for it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from ninfer.kernels.gdn.rounds import gdn_chunk
 from ninfer.kernels.gdn.slots import GdnShape
 from ninfer.kernels.kv_codec.pool import Codec
 from ninfer.kernels.low_bit_linear.buffers import Columns, columns_buffer
-from ninfer.kernels.low_bit_linear.op import dequantise, first_norm, product_rows
+from ninfer.kernels.low_bit_linear.chunk_route import Policy, Route, route
+from ninfer.kernels.low_bit_linear.op import first_norm, product_rows
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.paged_attention.op import attention_chunk
 from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch
@@ -28,6 +31,7 @@ from ninfer.kernels.rmsnorm.added import add_offset_rmsnorm
 from ninfer.kernels.rotary.columns import rotary_columns
 from ninfer.kernels.sampler.lanes import draw
 from ninfer.kernels.silu_mul.into import silu_mul_into
+from ninfer.model.chunk_products import by_library, in_registers
 from ninfer.model.device_cache import DeviceCache
 from ninfer.model.low_bit_weights import AttentionMatrices, GdnMatrices, TextMatrices
 from ninfer.model.rounds import RoundShared, gdn_constants
@@ -113,10 +117,11 @@ class Chunks:
         shared: RoundShared,
         buffers: ChunkBuffers,
         public_ids: int,
+        policy: Policy,
     ) -> None:
         self._config, self._weights, self._cache = config, weights, cache
         self._shared, self.buffers = shared, buffers
-        self._public_ids = public_ids
+        self._public_ids, self._policy = public_ids, policy
         self._history = self._attention_scratch()
 
     def _attention_scratch(self) -> ChunkScratch:
@@ -172,16 +177,10 @@ class Chunks:
 
     def _product(self, x: Tensor, matrices: list[LowBitWeight], out: Tensor, extra: Tensor | None = None) -> Tensor:
         """x times all rows of the matrices, and of `extra` [N, K] bf16 behind them."""
-        columns = matrices[0].columns
-        rows = sum(matrix.rows for matrix in matrices) + (0 if extra is None else extra.shape[0])
-        whole = self.buffers.matrix[: rows * columns].view(rows, columns)
-        first = 0
-        for matrix in matrices:
-            dequantise(matrix, whole[first : first + matrix.rows])
-            first += matrix.rows
-        if extra is not None:
-            whole[first:] = extra
-        torch.mm(x, whole.t(), out=out)
+        if route(x.shape[0], out.shape[1], x.shape[1], self._policy) is Route.IN_REGISTER:
+            in_registers(x, matrices, extra, out)
+        else:
+            by_library(x, matrices, extra, self.buffers.matrix, out)
         return out
 
     def _into(self, mixer: AttentionMatrices | GdnMatrices, row: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def _server(settings: Settings, facts: StartFacts) -> Record:
         "host": http.host,
         "port": http.port,
         "public_model_id": facts.public_id,
-        "api_key_configured": http.api_key is not None,
+        "api_key_configured": bool(http.api_keys),
         "cors_enabled": http.cors,
         "max_request_bytes": http.max_request_bytes,
         "request_log_jsonl": str(settings.log.request_log) if settings.log.request_log is not None else None,
@@ -114,7 +114,7 @@ def _engine(settings: Settings, facts: StartFacts) -> Record:
         "vision_max_tokens": None,
         "vision_residency": None,
         "cuda_graph": False,
-        "deterministic": True,  # there is no other route than the exact one yet
+        "deterministic": engine.short_chunk_products != "in-register",
         "max_inter_token_ms": round(scheduler.max_inter_token_s * 1000),
         "device_memory_limit": engine.device_memory_limit_bytes,
         "devices": [engine.device],

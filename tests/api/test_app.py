@@ -49,7 +49,7 @@ async def test_the_list_of_models() -> None:
             "context_length": 8192,
             "modalities": {"vision": False},
             "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-            "supported_endpoints": ["/v1/chat/completions", "/v1/messages"],
+            "supported_endpoints": ["/v1/chat/completions", "/v1/completions", "/v1/messages"],
         }
         assert (await get(state, "/v1/models"))[:2] == (200, {"object": "list", "data": [entry]})
         assert (await get(state, "/v1/models/tiny/model"))[:2] == (200, entry)
@@ -101,7 +101,7 @@ async def test_bodies_at_fault() -> None:
 
 async def test_the_order_of_checks() -> None:
     async with served(
-        scheduler=SchedulerSettings(max_pending=1), http=HttpSettings(api_key="k", max_request_bytes=10_000)
+        scheduler=SchedulerSettings(max_pending=1), http=HttpSettings(api_keys=("k",), max_request_bytes=10_000)
     ) as state:
         held = [await state.state.system.gateway.arrive() for _ in range(2)]
         key = {"x-api-key": "k"}

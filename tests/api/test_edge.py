@@ -103,7 +103,7 @@ async def test_other_processes_have_other_ids() -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/nope"])
 async def test_everything_is_loading_at_first(method: str, path: str) -> None:
-    app = over(never, lambda: True, api_key="k", cors=True)
+    app = over(never, lambda: True, api_keys=("k",), cors=True)
     client = await Client(method, path).call(app)
     assert client.status == 503
     assert client.headers["retry-after"] == "2"
@@ -127,7 +127,13 @@ async def test_loading_in_the_other_protocol() -> None:
     ],
 )
 async def test_the_key_passes_in_either_header(headers: dict[str, str]) -> None:
-    assert (await Client(**headers).call(over(api_key="k\u00e9y"))).status == 200
+    assert (await Client(**headers).call(over(api_keys=("k\u00e9y",)))).status == 200
+
+
+@pytest.mark.parametrize(("key", "status"), [("a", 200), ("bb", 200), ("c", 200), ("ab", 401), ("", 401)])
+async def test_any_of_several_keys_passes(key: str, status: int) -> None:
+    for headers in ({"x_api_key": key}, {"authorization": f"Bearer {key}"}):
+        assert (await Client(**headers).call(over(api_keys=("a", "bb", "c")))).status == status
 
 
 @pytest.mark.parametrize(
@@ -142,23 +148,23 @@ async def test_the_key_passes_in_either_header(headers: dict[str, str]) -> None:
     ],
 )
 async def test_anything_else_does_not(headers: dict[str, str]) -> None:
-    client = await Client(path="/nope", **headers).call(over(never, api_key="key"))
+    client = await Client(path="/nope", **headers).call(over(never, api_keys=("key",)))
     assert client.status == 401
     error = client.body["error"]
     assert (error["type"], error["code"], error["param"]) == ("invalid_request_error", "invalid_api_key", None)
-    other = await Client(path="/v1/messages/count_tokens", **headers).call(over(never, api_key="key"))
+    other = await Client(path="/v1/messages/count_tokens", **headers).call(over(never, api_keys=("key",)))
     assert (other.status, other.body["error"]["type"]) == (401, "authentication_error")
 
 
 async def test_health_and_options_need_no_key() -> None:
-    app = over(api_key="key")
+    app = over(api_keys=("key",))
     assert (await Client("GET", "/health").call(app)).status == 200
     assert (await Client("OPTIONS", "/v1/models").call(app)).status == 200
     assert (await Client("POST", "/health").call(app)).status == 401
 
 
 async def test_cross_origin_calls() -> None:
-    app = over(cors=True, api_key="key")
+    app = over(cors=True, api_keys=("key",))
     preflight = await Client("OPTIONS", "/anything").call(app)
     assert (preflight.status, preflight.sent[1]["body"]) == (204, b"")
     assert preflight.headers["access-control-allow-origin"] == "*"
@@ -286,7 +292,7 @@ async def test_other_kinds_of_connection_go_straight_through() -> None:
 
 
 async def test_a_websocket_is_refused_like_any_unknown_route() -> None:
-    for settings, status, code in (({}, 404, "not_found"), ({"api_key": "k"}, 401, "invalid_api_key")):
+    for settings, status, code in (({}, 404, "not_found"), ({"api_keys": ("k",)}, 401, "invalid_api_key")):
         client = Client(path="/v1/models")
         client.scope["type"] = "websocket"
         del client.scope["method"]
@@ -301,7 +307,7 @@ async def test_a_websocket_is_refused_like_any_unknown_route() -> None:
 
 
 async def test_a_key_is_compared_as_bytes() -> None:
-    app = over(hello, api_key="grün")
+    app = over(hello, api_keys=("grün",))
     client = Client()
     client.scope["headers"] = [(b"x-api-key", "grün".encode())]
     assert (await client.call(app)).status == 200

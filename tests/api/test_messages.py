@@ -164,7 +164,7 @@ async def test_a_current_agent_is_understood() -> None:
 
 async def test_refusals_and_their_order() -> None:
     picture = [{"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}]
-    settings = HttpSettings(api_key="k", max_request_bytes=10_000)
+    settings = HttpSettings(api_keys=("k",), max_request_bytes=10_000)
     async with served(scheduler=SchedulerSettings(max_pending=1), http=settings) as state:
         key = {"x-api-key": "k"}
         held = [await state.state.system.gateway.arrive() for _ in range(2)]

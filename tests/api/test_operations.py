@@ -291,7 +291,7 @@ async def test_props_follow_the_flags(generation: GenerationSettings, expected: 
 
 @pytest.mark.parametrize("path", ["/metrics", "/slots", "/stats", "/props", "/v1/load"])
 async def test_operators_need_the_key_and_wait_for_the_model(path: str) -> None:
-    async with served(http=HttpSettings(api_key="k")) as state:
+    async with served(http=HttpSettings(api_keys=("k",))) as state:
         assert (await state.app.test_client().get(path)).status_code == 401
         assert (await state.app.test_client().get(path, headers={"x-api-key": "k"})).status_code == 200
         assert (await state.app.test_client().post(path, headers={"x-api-key": "k"})).status_code == 405

@@ -297,7 +297,7 @@ async def test_an_upload_that_goes_on_after_its_answer_harms_no_other_stream(mon
 
 @pytest.mark.parametrize("version", ["h1", "h2"])
 async def test_a_refused_upload_gets_its_answer(version: str) -> None:
-    settings = HttpSettings(max_request_bytes=100_000, api_key="k")
+    settings = HttpSettings(max_request_bytes=100_000, api_keys=("k",))
     async with listening(repeats(), http=settings) as server, client(version) as http:
         key = {"x-api-key": "k"}
         for headers, status in (({}, 401), (key, 413)):

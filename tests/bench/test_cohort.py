@@ -42,7 +42,7 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 async def measured(requests: int, concurrency: int, max_tokens: int, *, key: str | None = None) -> Wave:
-    settings = HttpSettings(api_key="key")
+    settings = HttpSettings(api_keys=("key",))
     async with listening(says("</think>\n\nOne two three four five six."), http=settings) as server:
         target = Target.of(server.url, "key" if key is None else key)
         body_of = workload("generation_1k", Overrides(None, max_tokens, FIELDS))

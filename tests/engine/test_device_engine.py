@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
@@ -16,6 +17,11 @@ from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.device_layout import LIBRARY_BYTES
 from ninfer.engine.engine import Engine
 from ninfer.errors import DeviceFault, StartupError
+from ninfer.kernels.low_bit_linear.chunk_route import Choice, Policy
+from ninfer.kernels.low_bit_linear.op import product_chunk
+from ninfer.kernels.low_bit_linear.pack import LowBitWeight
+from ninfer.model import chunk_products
+from ninfer.model.chunks import Chunks
 from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
 from tests.engine.driving import GREEDY, Driver, assert_same, generate, random_prompt
 from tests.support.random_model import SMALL, RandomModel
@@ -107,3 +113,34 @@ def test_what_has_no_kernel_is_refused(model: BoundArtifact) -> None:
 
     with pytest.raises(StartupError, match="convert the model with a groupwise-int recipe"):
         DeviceEngine.load(Direct(SMALL), SETTINGS, 200)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("tokens", "in_registers"), [(20, True), (64, True), (65, False)])
+@torch.inference_mode()
+def test_short_chunks_may_be_multiplied_in_registers(
+    engine: DeviceEngine, tokens: int, in_registers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same arithmetic but for the order of sums; longer chunks go the other way, to the bit."""
+    multiplied: list[int] = []
+
+    def noted(x: Tensor, weight: LowBitWeight, out: Tensor) -> None:
+        multiplied.append(weight.rows)
+        product_chunk(x, weight, out)
+
+    monkeypatch.setattr(chunk_products, "product_chunk", noted)
+    workspace, cache = engine._workspace, engine._cache
+    cache.tables[0, :2] = torch.tensor([3, 5], dtype=torch.int32)
+    workspace.chunk.ids[:tokens] = torch.tensor(random_prompt(tokens, PUBLIC, 7), dtype=torch.int32)
+    workspace.chunk.begin.zero_()
+    streams = []
+    for policy in (Policy(Choice.LIBRARY), Policy(Choice.IN_REGISTER)):
+        made = Chunks(engine._layout.config, engine.weights, cache, workspace.shared, workspace.chunk, PUBLIC, policy)
+        made.read(0, 0, tokens)
+        streams.append(workspace.chunk.residual[:tokens].float().clone())
+    # Two into the mixer, and one each out of it, into and out of the feed-forward.
+    assert len(multiplied) == (5 * len(engine.weights.layers) if in_registers else 0)
+    if in_registers:
+        worst = (streams[1] - streams[0]).norm(dim=1) / streams[0].norm(dim=1)
+        assert float(worst.max()) < 0.02  # bf16 activations
+    else:
+        assert torch.equal(*streams)

@@ -47,6 +47,11 @@ def test_the_listed_members_are_there() -> None:
     assert found["sampling_defaults"]["thinking"] == {"temperature": 1.0}
 
 
+def test_inexact_products_are_told() -> None:
+    assert record()["engine"]["deterministic"] is True
+    assert record("--short-chunk-products", "in-register")["engine"]["deterministic"] is False
+
+
 def test_memory_adds_up() -> None:
     memory = record()["memory"]
     assert memory["weights"]["capacity_bytes"] == 100
