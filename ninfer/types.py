@@ -27,6 +27,22 @@ class Sampling:
     seed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Places in a prompt, in tokens from its beginning, whose states later prompts are likely to share; 0 is none.
+
+    turn            just before the turn that the answer continues, by the policy of serving spec 14.4
+    message_begin   just before the last real user message
+    message_end     just before the first answer to it
+    preamble        behind the leading system turns
+    """
+
+    turn: int = 0
+    message_begin: int = 0
+    message_end: int = 0
+    preamble: int = 0
+
+
 class FinishReason(enum.Enum):
     """Why the engine stopped, in the words of the request log (serving spec, section 16.4)."""
 

@@ -178,6 +178,7 @@ class ReadSession:
                   by way of image `image` if `capture`
     pages         of all positions below `state`, in order
     checkpoints   frontiers and images of its turn checkpoints, ascending
+    before        transfers that have to come first
     """
 
     ticket: int
@@ -189,6 +190,7 @@ class ReadSession:
     capture: bool
     pages: tuple[int, ...]
     checkpoints: tuple[tuple[int, int], ...]
+    before: tuple[Transfer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,7 @@ class WriteSession:
 
     skipped   blocks from the beginning that are there already; `pages` are for those behind them
     images    frontier and image of every state: turn checkpoints, ascending, and last the state itself
+    before    transfers that have to come first
     """
 
     ticket: int
@@ -205,6 +208,7 @@ class WriteSession:
     skipped: int
     pages: tuple[int, ...]
     images: tuple[tuple[int, int], ...]
+    before: tuple[Transfer, ...] = ()
 
 
 Command = (

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ninfer.types import Marks as Marks
+
 # --- life of the process -------------------------------------------------------------------------------------------
 
 
@@ -63,22 +65,6 @@ class Arrived:
     """A generation request wants a unit of capacity; `ticket` only pairs the answer with the question."""
 
     ticket: int
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """Places in a prompt, in tokens from its beginning, whose states later prompts are likely to share; 0 is none.
-
-    turn            just before the turn that the answer continues, by the policy of serving spec 14.4
-    message_begin   just before the last real user message, if the conversation has not seen an answer to it;
-    message_end     just behind it
-    preamble        behind the leading system turns
-    """
-
-    turn: int = 0
-    message_begin: int = 0
-    message_end: int = 0
-    preamble: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ class Holdings:
             return {}
         marks = request.marks
         wanted = []
-        if marks.message_begin:
+        if marks.message_end:
             wanted.append((marks.message_begin, ImageKind.ANCHOR))
             wanted.append((marks.message_end, ImageKind.ANCHOR))
             if marks.message_end - marks.message_begin >= TAIL_TOKENS:
@@ -440,11 +440,14 @@ class Holdings:
         self.tree.touch(hold.path)
         self.tree.leave(self._tip(hold.path))
         self.pages.release(request.id)
-        if not self.trusted or not self._settings.prefix_reuse or request.executed == 0:
+        tokens = request.retained
+        if not self.trusted or not tokens:
             self._settle_images(Session(hold.session, 0, 0, self.tree.root, None, 0), ())
             return False
-        executed = min(request.executed, request.ledger)
-        self.retain(request.lane, hold.session, request.ledger, executed, hold.path, self._standing(request))
+        # What was drawn after the end is a history of its own: the session ends before it.
+        path = hold.path[: tokens // PAGE_TOKENS]
+        executed = min(request.executed, tokens)
+        self.retain(request.lane, hold.session, tokens, executed, path, self._standing(request))
         return True
 
     def _standing(self, request: Request) -> int:
@@ -516,8 +519,12 @@ class Holdings:
 
     def checkpoints(self, lane: int) -> tuple[int, ...]:
         """Frontiers of the turn checkpoints of a retained session, ascending; none where there is no ring."""
+        return self.turns(lane) if self._settings.turn_checkpoints else ()
+
+    def turns(self, lane: int) -> tuple[int, ...]:
+        """The same whether there is a ring or only the newest of them."""
         session = self.sessions[lane]
-        if session is None or not self._settings.turn_checkpoints:
+        if session is None:
             return ()
         return tuple(
             sorted(

@@ -223,19 +223,25 @@ class Scheduler:
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """End a request before its step says so, unless it has ended already."""
-        self._end(request, cmd.Finish(request.id, request.lane, reason.value, self._retained_tokens(request)))
+        self._end(request, self._last_word(request, reason))
 
-    def _retained_tokens(self, request: Request) -> int:
-        """Of the session that the lane will keep of a request that ends now."""
-        keeps = request.started and self.settings.prefix_reuse and self.holdings.trusted
-        return request.ledger if keeps else 0
+    def _last_word(self, request: Request, reason: FinishReason) -> cmd.Finish:
+        """It says how much of the session the lane will keep, and what lands later does not count any more."""
+        if request.state not in ENDED and request.started and self.settings.prefix_reuse and self.holdings.trusted:
+            request.retained = request.ledger
+        return cmd.Finish(request.id, self._told_lane(request), reason.value, request.retained)
+
+    @staticmethod
+    def _told_lane(request: Request) -> int | None:
+        """The lane that knows of the request: before its first chunk only the scheduler knows which one it has."""
+        return request.lane if request.started else None
 
     def _say(self, command: cmd.Command) -> None:
         self._out.append(command)
 
     def _fail_all(self, which: Callable[[Request], bool], code: str) -> None:
         for request in [request for request in self.requests.values() if which(request)]:
-            self._end(request, cmd.Fail(request.id, request.lane, code))
+            self._end(request, cmd.Fail(request.id, self._told_lane(request), code))
 
     def _end(self, request: Request, last_word: cmd.Command) -> None:
         had_ended = request.state in ENDED
@@ -322,8 +328,7 @@ class Scheduler:
             return
         if request.state not in ENDED:
             reason = FinishReason.STOP_TOKEN if stopped else request.limit_reason
-            tokens = self._retained_tokens(request)
-            self._out.append(cmd.Finish(request.id, request.lane, reason.value, tokens))
+            self._out.append(self._last_word(request, reason))
             self._count_completed()
         self._land_request(request, RequestSignal.LANDED_LAST)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ninfer.scheduler.events import Marks
 from ninfer.scheduler.transitions import RequestState
 from ninfer.step import pages_for
-from ninfer.types import FinishReason
+from ninfer.types import FinishReason, Marks
 
 # How many of the steps in flight a request in this state is part of; none in a state that is not named.
 STEPS = {
@@ -40,6 +39,7 @@ class Request:
     blocks   digests of the full blocks of prompt and drawn tokens, void ones included
     marks    places in the prompt whose states are worth keeping
     priority lower goes first
+    retained tokens that its lane was said to keep when it ended
     started  whether its first chunk was launched; from then on it is certain that `cached` tokens are reused
     """
 
@@ -61,6 +61,7 @@ class Request:
     priority: int = 0
     started: bool = False
     cached: int = 0
+    retained: int = 0
 
     @property
     def pages(self) -> int:

@@ -115,6 +115,7 @@ class Slots:
                 capture,
                 tuple(page for page in pages if page is not None),
                 tuple((depth * PAGE_TOKENS, kept.id) for depth, kept in checkpoints),
+                holdings.transfers(),
             )
         )
 
@@ -139,7 +140,7 @@ class Slots:
         return holdings.tree.root, None, False
 
     def _checkpoints(self, lane: int, end: Node) -> tuple[tuple[int, Image], ...]:
-        frontiers = set(self._holdings.checkpoints(lane))
+        frontiers = set(self._holdings.turns(lane))
         return tuple(
             (step.depth, step.image)
             for step in path_to(end)[:-1]
@@ -170,7 +171,8 @@ class Slots:
         self._jobs[lane] = _Job(event.ticket, node, images, event.tokens, event.blocks, pages)
         self._move(lane, LaneSignal.RESTORE)
         frontiers = tuple((depth * PAGE_TOKENS, image.id) for depth, image in images)
-        self._say(cmd.WriteSession(event.ticket, lane, event.tokens, len(path), pages, frontiers))
+        before = holdings.transfers()
+        self._say(cmd.WriteSession(event.ticket, lane, event.tokens, len(path), pages, frontiers, before))
 
     def _take_images(self, event: SlotAsked, session: int) -> tuple[tuple[int, Image], ...] | None:
         """Places for the state and for as many of the newest checkpoints as there are places; None without any."""

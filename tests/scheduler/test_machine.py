@@ -61,25 +61,35 @@ def test_a_smaller_request_may_pass_a_head_that_lacks_pages_but_only_so_often() 
     assert submit(machine, 500, 100) == []  # the head: ten pages
     passed = 0
     for _ in range(20):
-        out = submit(machine, 1, 1)
-        if any(isinstance(command, cmd.Admit) for command in out):
+        submit(machine, 1, 1)
+        newest = machine.requests[machine._next_request - 1]
+        if newest.state is RequestState.READING:
             passed += 1
-            request_id = next(command.request_id for command in out if isinstance(command, cmd.Admit))
-            machine.handle(ev.Released(request_id), 0.0)
+            assert machine.handle(ev.Released(newest.id), 0.0) == [cmd.Finish(newest.id, None, "cancelled")]
     assert passed == 8
 
 
-def test_a_prompt_begun_is_read_to_its_end_before_the_next() -> None:
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        (10, [(2, 0, 10), (1, 64, 128), (1, 128, 130)]),  # a short one is read in between
+        (33, [(2, 0, 33), (1, 64, 128), (1, 128, 130)]),  # half of the 66 that are left, and no token more
+        (34, [(1, 64, 128), (1, 128, 130), (2, 0, 34)]),
+    ],
+)
+def test_a_prompt_is_set_aside_for_one_with_half_as_much_to_read(
+    second: int, expected: list[tuple[int, int, int]]
+) -> None:
     machine = serving(lanes=2, prefill_chunk_tokens=64)
     submit(machine, 130, 0)
-    submit(machine, 10, 0)
+    submit(machine, second, 0)
     order = []
     event: ev.Event = ev.ChunkLanded(1, 0, False, 0.1)
     for step in range(2, 5):
         chunk = next(c for c in machine.handle(event, 0.0) if isinstance(c, cmd.StartChunk))
         order.append((chunk.request_id, chunk.begin, chunk.end))
         event = ev.ChunkLanded(step, 0, False, 0.1)
-    assert order == [(1, 64, 128), (1, 128, 130), (2, 0, 10)]
+    assert order == expected
 
 
 def test_arrivals_before_and_after_service_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""The page pool: promises, mapping, and that no page is lost or owned twice."""
+"""The page pool: promises, taking, keeping, and that no page is lost or owned twice."""
 
 from __future__ import annotations
 
@@ -6,23 +6,48 @@ import pytest
 
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler.pages import PagePool
-from ninfer.step import PageMapping, pages_for
+from ninfer.step import pages_for
 
 
-def test_pages_are_promised_mapped_lowest_first_and_returned() -> None:
+def test_pages_are_promised_taken_lowest_first_and_returned() -> None:
     pool = PagePool(6)
     pool.reserve(1, 3)
     assert pool.available == 3
-    assert pool.map(1, 2) == PageMapping(0, (0, 1))
-    assert pool.map(1, 2) == PageMapping(2, ())
+    assert pool.take(1, 2) == (0, 1)
+    assert pool.take(1, 0) == ()
     pool.reserve(2, 3)
     assert pool.available == 0
-    assert pool.map(2, 1) == PageMapping(0, (2,))
-    assert pool.map(1, 3) == PageMapping(2, (3,))
+    assert pool.take(2, 1) == (2,)
+    assert pool.take(1, 1) == (3,)
     assert pool.owners() == (1, 2)
     pool.release(1)
     assert pool.available == 3
-    assert pool.map(2, 3) == PageMapping(1, (0, 1))
+    assert pool.take(2, 2) == (0, 1)
+    pool.audit()
+
+
+def test_pages_of_the_tree_outlive_their_owner_until_they_are_freed() -> None:
+    pool = PagePool(4)
+    pool.reserve(1, 3)
+    assert pool.take(1, 2) == (0, 1)
+    pool.keep(1, 0)
+    pool.audit()
+    pool.release(1)
+    assert pool.kept == {0}
+    assert pool.available == 3
+    pool.free(0)
+    assert pool.available == 4
+    pool.audit()
+
+
+def test_what_an_owner_waives_is_anybody_s() -> None:
+    pool = PagePool(4)
+    pool.reserve(1, 4)
+    pool.waive(1, 3)
+    assert pool.available == 3
+    with pytest.raises(IllegalTransition, match="waives 2 pages of 1"):
+        pool.waive(1, 2)
+    assert pool.take(1, 1) == (0,)
     pool.audit()
 
 
@@ -34,18 +59,22 @@ def test_nobody_gets_what_was_promised_to_another() -> None:
     with pytest.raises(IllegalTransition, match="cannot reserve 1"):
         pool.reserve(1, 1)
     with pytest.raises(IllegalTransition, match="entitled to 3"):
-        pool.map(1, 4)
+        pool.take(1, 4)
     pool.audit()
 
 
 def test_an_audit_finds_lost_and_doubled_pages() -> None:
     pool = PagePool(2)
     pool.reserve(1, 1)
-    pool.map(1, 1)
+    pool.take(1, 1)
     pool._free.clear()
     with pytest.raises(IllegalTransition, match="lost"):
         pool.audit()
     pool._free.append(1)
+    pool._kept.add(1)
+    with pytest.raises(IllegalTransition, match="owned twice"):
+        pool.audit()
+    pool._kept.clear()
     pool._promised[1] = 5
     with pytest.raises(IllegalTransition, match="more pages are promised"):
         pool.audit()
