@@ -5,7 +5,7 @@ Token ids never pass through here: the scheduler decides by counts and flags, so
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ninfer.types import Marks as Marks
 
@@ -79,7 +79,7 @@ class Prepared:
     prompt_tokens: int
     max_tokens: int
     blocks: tuple[str, ...] = ()
-    marks: Marks = Marks()
+    marks: Marks = field(default_factory=Marks)
     priority: int = 0
 
 
