@@ -1,52 +1,64 @@
-"""The checkpoint-ring actor and the slot-persistence actor.
+"""The checkpoint-ring actor: knows which states of which histories are kept, and tells their digests.
 
-Both stand where they will work and take the messages they will take; this build keeps no checkpoints and no slot files,
-so whoever asks is told so at once, and nothing is lost in a mailbox nobody reads.
+Capturing, restoring and dropping are decided by the scheduler and done by the engine between steps; what is left to know
+is what the kept states are states of. Digests of long histories take a while, so they are made on a worker thread and
+remembered as long as a lane holds the same history.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
-from ninfer.actors.messages import RingMessage, SlotMessage
+import anyio
+
+from ninfer.actors.ledgers import Ledgers
+from ninfer.actors.messages import DescribeSlots, SlotView
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
-from ninfer.errors import ActorStopped, Unsupported
+from ninfer.errors import ActorStopped
+from ninfer.ledger import Ledger
+from ninfer.scheduler.statistics import LaneView
 
-M = TypeVar("M")
-
-# One question per lane can be under way at a time; eight lanes are the most a server has.
-CAPACITY = 8
+# Monitors ask, and each asks again only when it was answered.
+CAPACITY = 64
 
 
-class _Refusing(Generic[M]):
-    """Answers every question with the same refusal."""
+class CheckpointRingActor:
+    """`lanes` says what the scheduler's lanes are at this moment."""
 
-    def __init__(self, name: str, code: str, message: str) -> None:
-        self.mailbox: Mailbox[Question[M, None]] = Mailbox(name, CAPACITY)
-        self._code = code
-        self._message = message
+    def __init__(self, lanes: Callable[[], tuple[LaneView, ...]], ledgers: Ledgers) -> None:
+        self.mailbox: Mailbox[Question[DescribeSlots, tuple[SlotView, ...]]] = Mailbox("checkpoint ring", CAPACITY)
+        self._lanes = lanes
+        self._ledgers = ledgers
+        self._known: dict[int, tuple[Ledger, dict[int, str]]] = {}
 
     async def run(self) -> None:
         """Handle questions until the mailbox is closed."""
         async for question in self.mailbox.messages():
-            question.refuse(Unsupported(self._message, code=self._code))
+            question.answer(await self._describe())
 
     def stop(self) -> None:
         """Answer everybody who still waits."""
         for question in self.mailbox.drain():
             question.refuse(ActorStopped(f"{self.mailbox.name} has stopped"))
 
+    async def _describe(self) -> tuple[SlotView, ...]:
+        views = []
+        for lane in self._lanes():
+            ledger = self._ledgers[lane.lane]
+            if lane.request_id is not None or ledger is None or not lane.prompt_tokens:
+                views.append(SlotView(lane.lane, "", ()))
+                continue
+            known = self._digests_of(lane.lane, ledger)
+            for count in (lane.prompt_tokens, *lane.checkpoints):
+                if count not in known:
+                    known[count] = await anyio.to_thread.run_sync(ledger.digest, count)
+            ring = tuple((frontier, known[frontier]) for frontier in lane.checkpoints)
+            views.append(SlotView(lane.lane, known[lane.prompt_tokens], ring))
+        return tuple(views)
 
-class CheckpointRingActor(_Refusing[RingMessage]):
-    """Will keep the states of turn boundaries in host memory."""
-
-    def __init__(self) -> None:
-        super().__init__("checkpoint ring", "turn_checkpoints_disabled", "This build keeps no turn checkpoints.")
-
-
-class SlotPersistenceActor(_Refusing[SlotMessage]):
-    """Will write sessions to files and read them back."""
-
-    def __init__(self) -> None:
-        super().__init__("slot persistence", "slot_persistence_disabled", "This build does not save slots.")
+    def _digests_of(self, lane: int, ledger: Ledger) -> dict[int, str]:
+        held = self._known.get(lane)
+        if held is None or held[0] is not ledger:
+            self._known[lane] = held = (ledger, {})
+        return held[1]

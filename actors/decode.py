@@ -22,7 +22,10 @@ class DecodeActor(StepActor[DecodeTogether]):
     def _landed(self, message: DecodeTogether, result: DecodeResult) -> None:
         now = self._clock.now()
         drawn = tuple(zip(message.request_ids, result.drawn, strict=True))
-        rows = tuple(RowLanded(request_id, len(row.token_ids), row.stopped) for request_id, row in drawn)
+        rows = tuple(
+            RowLanded(request_id, len(row.token_ids), row.stopped, self._ledgers.drawn(row.lane, row.token_ids))
+            for request_id, row in drawn
+        )
         # The scheduler first, the text later: whoever got his message first wakes up first.
         self._report(RoundLanded(message.step, rows, result.device_s))
         for request_id, row in drawn:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, overload
 
-from ninfer.step import DecodeResult, DecodeRound, PrefillChunk, PrefillResult
+from ninfer.step import DecodeResult, DecodeRound, PrefillChunk, PrefillResult, Transfer
 
 R = TypeVar("R", covariant=True)
 
@@ -51,6 +51,10 @@ class EngineLike(Protocol):
         """
         ...
 
+    def transfer(self, transfers: Sequence[Transfer]) -> None:
+        """Carry out transfers that belong to no step. Nothing is in flight when it is called."""
+        ...
+
     def read_pages(self, pages: Sequence[int]) -> memoryview:
         """[n page_bytes] copies of device pages, in this order. Nothing is in flight when it is called."""
         ...
@@ -80,7 +84,7 @@ class EngineLike(Protocol):
 class MemoryCheck:
     """A memory plan against the device. `message` is the refusal of the kv-and-state spec, 14.3, for when it is short.
 
-    pages    size of the shared page pool that the plan resolves to
+    pages        size of the shared page pool that the plan resolves to
     """
 
     required_bytes: int

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from ninfer.actors.messages import Failed, GenerationRequest, Reply
+from ninfer.actors.messages import (
+    DescribeSlots,
+    Failed,
+    GenerationRequest,
+    Reply,
+    SlotMessage,
+    SlotOutcome,
+    SlotView,
+)
 from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.runtime.question import Question
+from ninfer.actors.slots import SlotOrder, SlotQuery
 from ninfer.errors import ActorStopped, ModelLoading, NinferError, Overloaded, QueueTimeout, Unavailable
 from ninfer.scheduler.events import Event, PreparationFailed, Released
 from ninfer.scheduler.statistics import SchedulerStatistics
 from ninfer.scheduler.transitions import Lifecycle
 
 NOT_YET = frozenset({Lifecycle.PLANNING, Lifecycle.LOADING, Lifecycle.VALIDATING_MEMORY, Lifecycle.WARMING})
+
+M = TypeVar("M")
+A = TypeVar("A")
 
 # Arrivals that may wait for the scheduler's word while the loop is busy. It gives its word within milliseconds, and has
 # far fewer places than this; beyond it the answer is the one that it would give.
@@ -50,7 +64,7 @@ class Submission:
         self.request = request
 
 
-SchedulerMessage = Arrival | Submission | Event
+SchedulerMessage = Arrival | Submission | Question[SlotQuery, SlotOrder] | Event
 
 
 def refusal(code: str) -> NinferError:
@@ -118,6 +132,17 @@ class Ticket:
             return  # the server has stopped: there is no capacity left to give back to
 
 
+async def _asked(mailbox: Mailbox[Question[M, A]], message: M) -> A:
+    question: Question[M, A] = Question(message)
+    try:
+        await mailbox.put(question)
+    except ActorStopped:
+        raise Unavailable from None
+    answer = await question.wait_answer()
+    assert answer is not None, "an answer without an error has a value"
+    return answer
+
+
 class Gateway:
     """The only object of the actors that the HTTP side holds."""
 
@@ -126,8 +151,12 @@ class Gateway:
         mailbox: Mailbox[SchedulerMessage],
         lifecycle: Callable[[], Lifecycle],
         statistics: Callable[[], SchedulerStatistics],
+        slots: Mailbox[Question[SlotMessage, SlotOutcome]],
+        ring: Mailbox[Question[DescribeSlots, tuple[SlotView, ...]]],
     ) -> None:
         self._mailbox = mailbox
+        self._slots = slots
+        self._ring = ring
         self._lifecycle = lifecycle
         self._statistics = statistics
         self.ready_at: float | None = None
@@ -140,6 +169,16 @@ class Gateway:
     def statistics(self) -> SchedulerStatistics:
         """A picture of the scheduler; waits for nothing."""
         return self._statistics()
+
+    async def act_on_slot(self, message: SlotMessage) -> SlotOutcome:
+        """Save, restore or erase; raises what keeps it from being done."""
+        if self.lifecycle in NOT_YET:
+            raise ModelLoading
+        return await _asked(self._slots, message)
+
+    async def describe_slots(self) -> tuple[SlotView, ...]:
+        """What every lane retains."""
+        return await _asked(self._ring, DescribeSlots())
 
     async def arrive(self) -> Ticket:
         """A unit of capacity for one generation request, or the reason why there is none."""

@@ -42,6 +42,8 @@ class _Service:
     parser: OutputParser
     cached_tokens: int
     admitted_at: float
+    way: str
+    host_restored: bool
     first_token_at: float | None = None
     last_token_at: float | None = None
 
@@ -88,7 +90,7 @@ class LaneActor:
                 if service.request.progress:
                     self._publish_progress(service, message.processed, message.at)
             case Close():
-                self._close(service, message.reason)
+                self._close(service, message)
             case CloseWithError():
                 self._service = None
                 send_last(service.replies, Failed(message.error))
@@ -103,10 +105,18 @@ class LaneActor:
             stops_in_reasoning=request.stops_in_reasoning,
         )
         service = _Service(
-            message.request_id, request, message.replies, parser, message.cached_tokens, admitted_at=message.at
+            message.request_id,
+            request,
+            message.replies,
+            parser,
+            message.cached_tokens,
+            admitted_at=message.at,
+            way=message.way,
+            host_restored=message.host_restored,
         )
         self._service = service
-        self._send(service, Admitted(self.lane, message.cached_tokens, message.at))
+        admitted = Admitted(self.lane, message.cached_tokens, message.at, message.way, message.host_restored)
+        self._send(service, admitted)
         if request.progress:
             self._publish_progress(service, message.cached_tokens, message.at)
 
@@ -127,8 +137,9 @@ class LaneActor:
         if parser.stop_string is not None:
             self._report(StopStringFound(service.request_id))
 
-    def _close(self, service: _Service, reason: FinishReason) -> None:
+    def _close(self, service: _Service, message: Close) -> None:
         self._service = None
+        reason = message.reason
         parser = service.parser
         deltas = parser.finish()
         if parser.stop_string is not None:
@@ -149,6 +160,9 @@ class LaneActor:
             service.first_token_at,
             service.last_token_at,
             stop_string=parser.stop_string,
+            way=service.way,
+            host_restored=service.host_restored,
+            session_digest=message.session_digest,
         )
         send_last(service.replies, last)
 

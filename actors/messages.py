@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from anyio.streams.memory import MemoryObjectSendStream
 
 from ninfer.errors import NinferError
-from ninfer.step import DecodeRound, PageMapping
+from ninfer.ledger import PromptIdentity
+from ninfer.step import DecodeRound, PageMapping, Transfer
 from ninfer.text.deltas import Delta, ToolCallParse
-from ninfer.types import FinishReason, Sampling
+from ninfer.types import FinishReason, Marks, Sampling
 
 # --- between the protocol adapters and the actors ------------------------------------------------------------------
 
@@ -31,6 +32,9 @@ class GenerationRequest:
                      whether they also count in reasoning, or in the answer alone
     stop_ids         the model's own stop tokens, empty if the request ignores them
     progress         whether the client wants :class:`PrefillProgress`
+    identity         what the prompt is known by; None: the actors find out, on the event loop
+    marks            places in the prompt that later prompts are likely to share
+    priority         lower goes first
     """
 
     prompt_ids: tuple[int, ...] = field(repr=False)
@@ -40,16 +44,25 @@ class GenerationRequest:
     stops: tuple[str, ...]
     stop_ids: tuple[int, ...]
     progress: bool = False
+    identity: PromptIdentity | None = None
+    marks: Marks = field(default_factory=Marks)
+    priority: int = 0
     stops_in_reasoning: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The request has left the queue; `at` is the monotonic time of the admission."""
+    """The request's lane works for it from now on; `at` is the monotonic time.
+
+    way             where the cached tokens come from (serving spec, 14.2)
+    host_restored   whether some of them were in host memory
+    """
 
     lane: int
     cached_tokens: int
     at: float
+    way: str = "full_reset"
+    host_restored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +113,9 @@ class Finished:
     first_token_at: float | None
     last_token_at: float | None
     stop_string: str | None = None
+    way: str = "full_reset"
+    host_restored: bool = False
+    session_digest: str = ""
     tool_calls: ToolCallParse | None = None
 
 
@@ -119,7 +135,7 @@ ReplySender = MemoryObjectSendStream[Reply]
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """To the prefill actor: run positions ``[begin, end)`` of this request's prompt on the device."""
+    """To the prefill actor: run positions ``[begin, end)`` of this request's prompt on the device, between transfers."""
 
     step: int
     request_id: int
@@ -129,6 +145,9 @@ class ReadChunk:
     mapping: PageMapping
     sample: bool
     request: GenerationRequest
+    before: tuple[Transfer, ...] = ()
+    after: tuple[Transfer, ...] = ()
+    first: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +168,8 @@ class Assign:
     replies: ReplySender
     cached_tokens: int
     at: float
+    way: str = "full_reset"
+    host_restored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +193,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """To a lane actor: its request is over, publish what is held back and the last message."""
+    """To a lane actor: its request is over, publish what is held back and the last message.
+
+    session_digest   of what the lane retains; empty if it retains nothing
+    """
 
     request_id: int
     reason: FinishReason
+    session_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,19 +218,17 @@ LaneMessage = Assign | Draw | Progress | Close | CloseWithError
 
 
 @dataclass(frozen=True, slots=True)
-class CaptureCheckpoint:
-    """To the ring: keep the state of this lane at block start `frontier`."""
-
-    lane: int
-    frontier: int
+class DescribeSlots:
+    """To the checkpoint ring: what every lane retains."""
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreCheckpoint:
-    """To the ring: bring the deepest kept state at or below `frontier` back into this lane."""
+class SlotView:
+    """One lane as ``/slots`` shows it: its session's digest, and frontier and digest of every turn checkpoint."""
 
     lane: int
-    frontier: int
+    session_digest: str
+    checkpoints: tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +246,6 @@ class RestoreSlot:
 
     lane: int
     filename: str
-    if_digest: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,5 +256,14 @@ class EraseSlot:
     if_digest: str | None
 
 
-RingMessage = CaptureCheckpoint | RestoreCheckpoint
 SlotMessage = SaveSlot | RestoreSlot | EraseSlot
+
+
+@dataclass(frozen=True, slots=True)
+class SlotOutcome:
+    """What a slot action did: tokens of the session, bytes of the file, the session's digest, seconds."""
+
+    tokens: int
+    file_bytes: int
+    session_digest: str
+    seconds: float

@@ -25,7 +25,8 @@ class PrefillActor(StepActor[ReadChunk]):
         drawn = result.drawn
         count = len(drawn.token_ids) if drawn is not None else 0
         stopped = drawn is not None and drawn.stopped
-        self._report(ChunkLanded(message.step, count, stopped, result.device_s))
+        blocks = self._ledgers.drawn(message.lane, drawn.token_ids) if drawn is not None else ()
+        self._report(ChunkLanded(message.step, count, stopped, result.device_s, blocks))
         self._tell_lane(message.lane, Progress(message.request_id, message.end, now))
         if drawn is not None:
             self._hand_over(message.request_id, drawn, now)
@@ -34,12 +35,13 @@ class PrefillActor(StepActor[ReadChunk]):
 def plan_of(chunk: ReadChunk) -> PrefillChunk:
     """The engine's plan for a chunk: the ids of its positions, and the lane's set-up with the first of them."""
     request = chunk.request
-    first = chunk.begin == 0
     return PrefillChunk(
         lane=chunk.lane,
         begin=chunk.begin,
         token_ids=request.prompt_ids[chunk.begin : chunk.end],
         mapping=chunk.mapping,
-        setup=LaneSetup(request.sampling, request.stop_ids) if first else None,
+        setup=LaneSetup(request.sampling, request.stop_ids, request.prompt_ids) if chunk.first else None,
         sample=chunk.sample,
+        before=chunk.before,
+        after=chunk.after,
     )

@@ -10,6 +10,7 @@ from ninfer.actors.decode import DecodeActor
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Arrival, SchedulerMessage, Submission, Ticket, refusal
 from ninfer.actors.lane import LaneActor
+from ninfer.actors.ledgers import Ledgers
 from ninfer.actors.messages import (
     Assign,
     Close,
@@ -24,10 +25,12 @@ from ninfer.actors.messages import (
 from ninfer.actors.prefill import PrefillActor
 from ninfer.actors.runtime.clock import Clock
 from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.runtime.question import Question
 from ninfer.actors.runtime.replies import send_last
+from ninfer.actors.slots import SlotOrder, SlotQuery, slot_refusal
 from ninfer.errors import EngineFailure, NinferError
 from ninfer.scheduler import commands as cmd
-from ninfer.scheduler.events import Arrived, Event, Prepared, Released
+from ninfer.scheduler.events import Arrived, Event, Prepared, Released, SlotAsked
 from ninfer.scheduler.machine import Scheduler
 from ninfer.step import DecodeRound, DecodeRow
 from ninfer.types import FinishReason
@@ -79,6 +82,7 @@ class SchedulerActor:
         lanes: Sequence[LaneActor],
         prefill: PrefillActor,
         decode: DecodeActor,
+        ledgers: Ledgers,
         office: Office,
         log: EventLog,
         clock: Clock,
@@ -88,11 +92,14 @@ class SchedulerActor:
         self._lanes = lanes
         self._prefill = prefill
         self._decode = decode
+        self._ledgers = ledgers
         self._office = office
         self._log = log
         self._clock = clock
         self._clients: dict[int, _Client] = {}
         self._arrivals: dict[int, Arrival] = {}
+        self._slots: dict[int, Question[SlotQuery, SlotOrder]] = {}
+        self._assigned: dict[int, int] = {}  # lane to the request that its actor was told of last
         self._tickets = 0
 
     async def run(self) -> None:
@@ -110,14 +117,19 @@ class SchedulerActor:
                 self._decide(Arrived(self._tickets))
             case Submission():
                 self._submit(message)
+            case Question():
+                self._ask_slot(message)
             case _:
                 self._decide(message)
 
     def stop(self) -> None:
         """Answer everybody who still waits for something."""
         for message in self.mailbox.drain():
-            if isinstance(message, Arrival):
+            if isinstance(message, Arrival | Question):
                 message.refuse(refusal("service_unavailable"))
+        for question in self._slots.values():
+            question.refuse(refusal("service_unavailable"))
+        self._slots.clear()
         for arrival in self._arrivals.values():  # the one whose decision broke a rule
             arrival.refuse(refusal("service_unavailable"))
         self._arrivals.clear()
@@ -131,7 +143,38 @@ class SchedulerActor:
             request = message.request
             client.request = request
             self._log.prompt(self._clock.now(), message.request_id, request.prompt_ids)
-            self._decide(Prepared(message.request_id, len(request.prompt_ids), request.max_tokens))
+            blocks = request.identity.blocks if request.identity is not None else ()
+            self._decide(
+                Prepared(
+                    message.request_id,
+                    len(request.prompt_ids),
+                    request.max_tokens,
+                    blocks,
+                    request.marks,
+                    request.priority,
+                )
+            )
+
+    def _ask_slot(self, question: Question[SlotQuery, SlotOrder]) -> None:
+        query = question.message
+        self._tickets += 1
+        self._slots[self._tickets] = question
+        self._decide(
+            SlotAsked(
+                self._tickets,
+                query.lane,
+                query.action,
+                query.if_digest is None or query.if_digest == self._session_digest(query.lane),
+                query.tokens,
+                query.blocks,
+                query.checkpoints,
+            )
+        )
+
+    def _session_digest(self, lane: int) -> str:
+        """Of what an idle lane retains; empty for one that retains nothing, which is no session's."""
+        ledger, tokens = self._ledgers[lane], self.machine.statistics().lanes[lane].prompt_tokens
+        return ledger.digest(tokens) if ledger is not None and tokens else ""
 
     def _decide(self, event: Event) -> None:
         now = self._clock.now()
@@ -154,7 +197,17 @@ class SchedulerActor:
     def _admit(self, command: cmd.Admit, now: float) -> None:
         client = self._clients[command.request_id]
         assert client.request is not None
-        assignment = Assign(command.request_id, client.request, client.ticket.sender, command.cached_tokens, now)
+        self._ledgers.begin(command.lane, client.request)
+        self._assigned[command.lane] = command.request_id
+        assignment = Assign(
+            command.request_id,
+            client.request,
+            client.ticket.sender,
+            command.cached_tokens,
+            now,
+            command.way,
+            command.host_restored,
+        )
         self._lanes[command.lane].mailbox.put_nowait(assignment)
 
     def _start_chunk(self, command: cmd.StartChunk, _now: float) -> None:
@@ -170,18 +223,26 @@ class SchedulerActor:
                 command.mapping,
                 command.sample,
                 request,
+                command.before,
+                command.after,
+                command.first,
             )
         )
 
     def _start_round(self, command: cmd.StartRound, _now: float) -> None:
         rows = tuple(DecodeRow(row.lane, row.position, row.mapping) for row in command.rows)
         request_ids = tuple(row.request_id for row in command.rows)
-        self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, DecodeRound(rows)))
+        plan = DecodeRound(rows, command.before)
+        self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan))
 
     def _finish(self, command: cmd.Finish, _now: float) -> None:
         reason = FinishReason(command.reason)
-        if command.lane is not None:
-            self._lanes[command.lane].mailbox.put_nowait(Close(command.request_id, reason))
+        if command.lane is not None and self._serves(command.request_id, command.lane):
+            digest = ""
+            ledger = self._ledgers[command.lane]
+            if command.retained_tokens and ledger is not None and reason is not FinishReason.CANCELLED:
+                digest = ledger.digest(command.retained_tokens)
+            self._lanes[command.lane].mailbox.put_nowait(Close(command.request_id, reason, digest))
             return
         client = self._clients[command.request_id]
         prompt_tokens = len(client.request.prompt_ids) if client.request is not None else 0
@@ -190,13 +251,26 @@ class SchedulerActor:
 
     def _fail(self, command: cmd.Fail, _now: float) -> None:
         error: NinferError = EngineFailure() if command.code == "internal_error" else refusal(command.code)
-        if command.lane is not None:
+        if command.lane is not None and self._serves(command.request_id, command.lane):
             self._lanes[command.lane].mailbox.put_nowait(CloseWithError(command.request_id, error))
             return
         ticket = self._clients[command.request_id].ticket
         end = Failed(error)
         ticket.end_early(end)
         send_last(ticket.sender, end)
+
+    def _serves(self, request_id: int, lane: int) -> bool:
+        """Whether the lane's actor has been told of the request: it is when its first chunk is launched."""
+        return self._assigned.get(lane) == request_id
+
+    def _answer_slot(self, command: SlotOrder, _now: float) -> None:
+        self._slots.pop(command.ticket).answer(command)
+
+    def _refuse_slot(self, command: cmd.RefuseSlot, _now: float) -> None:
+        self._slots.pop(command.ticket).refuse(slot_refusal(command.code))
+
+    def _forget(self, command: cmd.Forget, _now: float) -> None:
+        self._ledgers.put(command.lane, None)
 
 
 PERFORM: dict[type[Any], Callable[[SchedulerActor, Any, float], None]] = {
@@ -213,4 +287,9 @@ PERFORM: dict[type[Any], Callable[[SchedulerActor, Any, float], None]] = {
     cmd.Fail: SchedulerActor._fail,
     cmd.StartChunk: SchedulerActor._start_chunk,
     cmd.StartRound: SchedulerActor._start_round,
+    cmd.RefuseSlot: SchedulerActor._refuse_slot,
+    cmd.Forget: SchedulerActor._forget,
+    cmd.Erased: SchedulerActor._answer_slot,
+    cmd.ReadSession: SchedulerActor._answer_slot,
+    cmd.WriteSession: SchedulerActor._answer_slot,
 }

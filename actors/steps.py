@@ -11,6 +11,7 @@ from ninfer.actors.device import DeviceGateway
 from ninfer.actors.engine import EngineLike, Pending
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.lane import LaneActor
+from ninfer.actors.ledgers import Ledgers
 from ninfer.actors.messages import Draw, LaneMessage
 from ninfer.actors.runtime.clock import Clock
 from ninfer.actors.runtime.mailbox import Mailbox
@@ -38,6 +39,7 @@ class StepActor(Generic[M]):
         self,
         device: DeviceGateway,
         lanes: Sequence[LaneActor],
+        ledgers: Ledgers,
         log: EventLog,
         clock: Clock,
         report: Callable[[Event], None],
@@ -46,6 +48,7 @@ class StepActor(Generic[M]):
         self.engine: EngineLike | None = None
         self._device = device
         self._lanes = lanes
+        self._ledgers = ledgers
         self._log = log
         self._clock = clock
         self._report = report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,22 +11,27 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from ninfer.actors.checkpoints import CheckpointRingActor, SlotPersistenceActor
+from ninfer.actors.checkpoints import CheckpointRingActor
 from ninfer.actors.decode import DecodeActor
 from ninfer.actors.device import DeviceGateway
 from ninfer.actors.engine import EngineBuilder, EngineLike
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Gateway, SchedulerMessage
 from ninfer.actors.lane import LaneActor
+from ninfer.actors.ledgers import Ledgers
 from ninfer.actors.prefill import PrefillActor
 from ninfer.actors.runtime.clock import Clock, LoopClock
 from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.runtime.question import Question
 from ninfer.actors.scheduler import SchedulerActor
+from ninfer.actors.slots import SlotFolder, SlotPersistenceActor
 from ninfer.actors.warmup import warm_up
 from ninfer.config import SchedulerSettings
 from ninfer.errors import ActorStopped, NinferError
+from ninfer.ledger import BlockNames
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.transitions import LaneState
 from ninfer.text.tokenizer import Tokenizer
 
 # The status of a process that ends because one of the scheduler's own rules was broken.
@@ -45,6 +51,8 @@ class System:
         event_log: EventLog,
         unix_time: Callable[[], float],
         clock: Clock | None = None,
+        names: BlockNames | None = None,
+        slots: SlotFolder | None = None,
     ) -> None:
         self._clock = clock if clock is not None else LoopClock()
         self._builder = builder
@@ -55,14 +63,23 @@ class System:
         self._mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", math.inf)
         self.machine = Scheduler(settings)
         self.lanes = [LaneActor(lane, tokenizer, self._tell) for lane in range(settings.lanes)]
-        self._prefill = PrefillActor(self._device, self.lanes, event_log, self._clock, self._tell)
-        self._decode = DecodeActor(self._device, self.lanes, event_log, self._clock, self._tell)
+        ledgers = Ledgers(settings.lanes, names if names is not None else BlockNames(secrets.token_bytes(32)))
+        self._prefill = PrefillActor(self._device, self.lanes, ledgers, event_log, self._clock, self._tell)
+        self._decode = DecodeActor(self._device, self.lanes, ledgers, event_log, self._clock, self._tell)
         self._scheduler = SchedulerActor(
-            self.machine, self._mailbox, self.lanes, self._prefill, self._decode, self, event_log, self._clock
+            self.machine, self._mailbox, self.lanes, self._prefill, self._decode, ledgers, self, event_log, self._clock
         )
-        self.ring = CheckpointRingActor()
-        self.slots = SlotPersistenceActor()
-        self.gateway = Gateway(self._mailbox, lambda: self.machine.lifecycle, self.machine.statistics)
+        self.ring = CheckpointRingActor(lambda: self.machine.statistics().lanes, ledgers)
+        self.slots = SlotPersistenceActor(
+            slots, self._device, ledgers, self._tell, self._clock.now, lambda lane: self._is_busy(lane)
+        )
+        self.gateway = Gateway(
+            self._mailbox,
+            lambda: self.machine.lifecycle,
+            self.machine.statistics,
+            self.slots.mailbox,
+            self.ring.mailbox,
+        )
         self._on_listen: Callable[[], None] = lambda: None
         self._on_ready: Callable[[], None] = lambda: None
         self._tasks: TaskGroup | None = None
@@ -123,11 +140,16 @@ class System:
         self.ring.stop()
         self.slots.stop()
 
-    def _tell(self, event: ev.Event) -> None:
+    def _is_busy(self, lane: int) -> bool:
+        return self.machine.lanes[lane] not in (LaneState.EMPTY, LaneState.RETAINED)
+
+    def _tell(self, message: SchedulerMessage) -> None:
         try:
-            self._mailbox.put_nowait(event)
+            self._mailbox.put_nowait(message)
         except ActorStopped:
-            log.debug("news for a scheduler that has stopped", kind=type(event).__name__)
+            log.debug("news for a scheduler that has stopped", kind=type(message).__name__)
+            if isinstance(message, Question):
+                message.refuse(ActorStopped("the server has stopped"))
 
     async def _plan(self) -> None:
         try:
@@ -181,8 +203,10 @@ class System:
         except NinferError as error:
             self._tell(ev.StartFailed(str(error)))
             return
-        self._engine = self._prefill.engine = self._decode.engine = engine
-        self._tell(ev.ModelLoaded(check.required_bytes, check.available_bytes, check.pages, check.message))
+        self._engine = self._prefill.engine = self._decode.engine = self.slots.engine = engine
+        self._tell(
+            ev.ModelLoaded(check.required_bytes, check.available_bytes, check.pages, check.message, engine.folds_late)
+        )
 
     async def _warm_up(self) -> None:
         engine = self._engine

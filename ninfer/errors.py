@@ -71,6 +71,26 @@ class InvalidFilename(RequestRejected):
         )
 
 
+class SlotBusy(RequestRejected):
+    """The slot works for a request, or is being saved or restored."""
+
+    http_status = 409
+    code = "slot_busy"
+
+    def __init__(self) -> None:
+        super().__init__("The slot is busy; wait for its request to end.")
+
+
+class SlotSessionMismatch(RequestRejected):
+    """The slot does not hold the session that the client named."""
+
+    http_status = 409
+    code = "slot_session_mismatch"
+
+    def __init__(self) -> None:
+        super().__init__("The slot does not hold the session of if_digest; see GET /slots.")
+
+
 class SlotFileError(RequestRejected):
     """A slot file could not be written or read; the session in the slot is as it was."""
 

@@ -24,6 +24,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         (*STDLIB_ROW, "ninfer.artifact", "ninfer.text"),
         frozenset({"numpy", "safetensors", "rich", "ml_dtypes"}),
     ),
+    "ninfer.ledger": ((*STDLIB_ROW, "ninfer.snapshots.digest"), frozenset()),
     "ninfer.kernels": ((*STDLIB_ROW, "ninfer.kernels"), frozenset({"torch", "triton"})),
     "ninfer.model": (
         (*STDLIB_ROW, "ninfer.model", "ninfer.kernels", "ninfer.artifact"),
@@ -37,7 +38,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.engine.scripted": ((*STDLIB_ROW, "ninfer.text"), frozenset()),
     "ninfer.actors.runtime": ((*STDLIB_ROW, "ninfer.actors.runtime"), frozenset({"anyio"})),
     "ninfer.actors": (
-        (*STDLIB_ROW, "ninfer.actors", "ninfer.scheduler", "ninfer.text"),
+        (*STDLIB_ROW, "ninfer.actors", "ninfer.scheduler", "ninfer.text", "ninfer.ledger", "ninfer.snapshots"),
         frozenset({"anyio", "structlog", "orjson"}),
     ),
     "ninfer.replay": ((*STDLIB_ROW, "ninfer.scheduler"), frozenset({"orjson"})),
@@ -51,6 +52,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
             "ninfer.actors.gateway",
             "ninfer.requestlog",
             "ninfer.text",
+            "ninfer.ledger",
             "ninfer.scheduler.statistics",
             "ninfer.scheduler.transitions",
         ),

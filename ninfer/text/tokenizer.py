@@ -141,14 +141,20 @@ class Tokenizer:
         the library, too, cuts added tokens out before it normalises and splits. StartupError for a control segment that
         the vocabulary lacks.
         """
+        return self.encode_segments(prompt)[0]
+
+    def encode_segments(self, prompt: RenderedPrompt) -> tuple[list[int], list[int]]:
+        """The same, and for each segment of the prompt the number of ids in front of it."""
         texts = iter(self._encode_all([segment.text for segment in prompt.segments if not segment.control]))
         ids: list[int] = []
+        starts: list[int] = []
         for segment in prompt.segments:
+            starts.append(len(ids))
             if segment.control:
                 ids.append(self.control_id(segment.text))
             else:
                 ids += next(texts)
-        return ids
+        return ids, starts
 
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         # Only the batch call of the library releases the interpreter lock.
