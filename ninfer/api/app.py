@@ -17,13 +17,14 @@ from ninfer.api.messages import count_tokens, create_message
 from ninfer.api.operations import Operations
 from ninfer.api.operations_routes import add_operations
 from ninfer.api.preparation import Model
+from ninfer.api.responses_routes import add_responses
 from ninfer.api.service import Service
 from ninfer.api.text_routes import add_texts
 from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
 from ninfer.version import VERSION
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +58,8 @@ def create_app(service: Service, operations: Operations) -> Quart:
     @app.post("/v1/chat/completions")
     async def chat_completions() -> Response:
         return await chat_completion(service, await _body(), exchange_of(request.scope))
+
+    add_responses(app, service, settings, _body)
 
     @app.post("/v1/messages")
     async def messages() -> Response:
