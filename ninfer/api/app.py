@@ -14,6 +14,7 @@ from ninfer.api.chat import chat_completion
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
 from ninfer.api.messages import count_tokens, create_message
+from ninfer.api.openapi import add_openapi
 from ninfer.api.operations import Operations
 from ninfer.api.operations_routes import add_operations
 from ninfer.api.preparation import Model
@@ -75,6 +76,7 @@ def create_app(service: Service, operations: Operations) -> Quart:
 
     add_texts(app, service, _body)
     add_operations(app, operations, gateway, service.unix_time)
+    add_openapi(app)
 
     @app.errorhandler(Exception)
     async def failed(error: Exception) -> Response:
