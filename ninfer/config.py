@@ -97,6 +97,8 @@ class HttpSettings:
     cors: bool = False
     model_id: str | None = None
     max_request_bytes: int = 384 * MIB
+    response_store_max_records: int = 1024
+    response_store_max_bytes: int = 256 * MIB
     keep_alive_comment_s: float = 5.0
 
 

@@ -43,7 +43,7 @@ KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
 TO_COME = frozenset(
     """
-    --stats-port --response-store-max-records --response-store-max-mib --web-dir
+    --stats-port --web-dir
     --cuda-graph-allowance-mib --devices --stage-layers --kv-affinity-burst --kv-affinity-grace-ms --yarn-factor
     --gdn-state-fp16 --embedding-q4 --embedding-q6 --lm-head-q4 --lm-head-q6 --mtp-experts-q4 --mlp-a8-decode
     --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections --spec --draft-tokens --lm-head-draft
@@ -168,6 +168,8 @@ OPTIONS: dict[str, _Option] = {
     "--cors": _Option("", "let web pages of any origin call the server"),
     "--model-id": _Option("ID", "public model id (the artifact's name)", _text),
     "--max-request-mib": _Option("N", "largest request body (384)", _integer(1)),
+    "--response-store-max-records": _Option("N", "stored responses (1024)", _integer(1)),
+    "--response-store-max-mib": _Option("N", "memory of stored responses (256)", _integer(1)),
     "--max-context": _Option("N", "longest sequence, prompt and output (8192)", _integer(1, MODEL_MAX_CONTEXT)),
     "--kv-capacity": _Option("N|auto", "tokens of the shared page pool (= max-context)", _or_auto(_integer(1))),
     "--max-concurrency": _Option("N", "sequences decoded together, 1..8 (1)", _integer(1, LANES_MAX)),
@@ -331,6 +333,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             cors="--cors" in values,
             model_id=values.get("--model-id"),
             max_request_bytes=values.get("--max-request-mib", 384) * MIB,
+            response_store_max_records=values.get("--response-store-max-records", 1024),
+            response_store_max_bytes=values.get("--response-store-max-mib", 256) * MIB,
         ),
         generation=_generation(values),
         log=LogSettings(

@@ -44,6 +44,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.replay": ((*STDLIB_ROW, "ninfer.scheduler"), frozenset({"orjson"})),
     "ninfer.snapshots": ((*STDLIB_ROW, "ninfer.snapshots"), frozenset()),
     "ninfer.options": (STDLIB_ROW, frozenset()),
+    "ninfer.parse": ((*STDLIB_ROW, "ninfer.text", "ninfer.api.chat_response"), frozenset()),
     "ninfer.api": (
         (
             *STDLIB_ROW,

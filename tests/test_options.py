@@ -31,6 +31,7 @@ def test_nothing_given_is_the_documented_defaults() -> None:
 def test_values_reach_the_tree() -> None:
     settings = parse(
         """m.ninfer --host ::1 --port=9000 --api-key k --tls-cert c --tls-key k2 --cors --model-id a/b
+        --response-store-max-records 5 --response-store-max-mib 6
         --max-request-mib 2 --max-context 1000 --kv-capacity 3000 --max-concurrency 4 --max-pending-requests 5
         --pending-timeout-ms 1500 --prefill-chunk 256 --max-inter-token-ms 0 --prefill-decode-ratio 0.5
         --device-memory-limit 3GiB --kv-headroom-mib 7 --deterministic --no-cuda-graph --no-exit-on-engine-failure
@@ -45,6 +46,7 @@ def test_values_reach_the_tree() -> None:
     http = settings.http
     assert (http.host, http.port, http.api_keys, http.cors, http.model_id) == ("::1", 9000, ("k",), True, "a/b")
     assert (http.tls_cert, http.tls_key, http.max_request_bytes) == (Path("c"), Path("k2"), 2 * MIB)
+    assert (http.response_store_max_records, http.response_store_max_bytes) == (5, 6 * MIB)
     engine = settings.engine
     assert (engine.max_context_tokens, engine.kv_capacity_tokens, engine.lanes) == (1000, 3008, 4)
     assert (engine.prefill_chunk_tokens, engine.kv_dtype, engine.device) == (256, "fp32", "auto")

@@ -14,16 +14,18 @@ from ninfer.api.chat import chat_completion
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
 from ninfer.api.messages import count_tokens, create_message
+from ninfer.api.openapi import add_openapi
 from ninfer.api.operations import Operations
 from ninfer.api.operations_routes import add_operations
 from ninfer.api.preparation import Model
+from ninfer.api.responses_routes import add_responses
 from ninfer.api.service import Service
 from ninfer.api.text_routes import add_texts
 from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
 from ninfer.version import VERSION
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/messages")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,8 @@ def create_app(service: Service, operations: Operations) -> Quart:
     async def chat_completions() -> Response:
         return await chat_completion(service, await _body(), exchange_of(request.scope))
 
+    add_responses(app, service, settings, _body)
+
     @app.post("/v1/messages")
     async def messages() -> Response:
         return await create_message(service, await _body(), exchange_of(request.scope))
@@ -72,6 +76,7 @@ def create_app(service: Service, operations: Operations) -> Quart:
 
     add_texts(app, service, _body)
     add_operations(app, operations, gateway, service.unix_time)
+    add_openapi(app)
 
     @app.errorhandler(Exception)
     async def failed(error: Exception) -> Response:

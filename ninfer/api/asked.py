@@ -40,6 +40,7 @@ class Asked:
     max_tokens           output limit of the client, >= 0
     stops_in_reasoning   whether the stop strings count in reasoning too, or in the answer alone
     return_progress      whether the client wants to see how much of the prompt has been read
+    preserve_is_changed  whether old reasoning is treated otherwise than in the response that is continued
     """
 
     api: ClassVar[Api]
@@ -56,3 +57,4 @@ class Asked:
     ignore_eos: bool = False
     return_progress: bool = False
     cache_key: str | None = None
+    preserve_is_changed: bool = False

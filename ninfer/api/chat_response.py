@@ -13,6 +13,7 @@ from ninfer.text.output import (
     ReasoningDelta,
     ToolCallArguments,
     ToolCallEnded,
+    ToolCallParse,
     ToolCallStarted,
 )
 from ninfer.types import FinishReason
@@ -60,14 +61,16 @@ def closing_members(finished: Finished, received_at: float) -> dict[str, object]
     return members
 
 
-def finish_reason(finished: Finished) -> str:
-    """`tool_calls` for calls that are all complete, `length` for one that was cut, else how the engine ended."""
-    calls = finished.tool_calls
+def finish_reason(reason: FinishReason, calls: ToolCallParse | None) -> str:
+    """`tool_calls` for calls that are all complete, `length` for one that was cut, else how the engine ended.
+
+    calls   what was seen of tool calls; None if the output was not read for them
+    """
     if calls is not None and calls.incomplete_calls:
         return "length"
     if calls is not None and calls.structured_call_count:
         return "tool_calls"
-    return _FINISH_REASONS[finished.reason]
+    return _FINISH_REASONS[reason]
 
 
 def joined_calls(deltas: Sequence[Delta]) -> list[dict[str, object]]:
@@ -100,7 +103,7 @@ def whole_body(
         "index": 0,
         "message": message,
         "logprobs": None,
-        "finish_reason": finish_reason(finished),
+        "finish_reason": finish_reason(finished.reason, finished.tool_calls),
     }
     return {
         "id": envelope.id,
@@ -156,7 +159,7 @@ class ChunkBuilder:
 
     def closing(self, finished: Finished, received_at: float) -> list[dict[str, object]]:
         """The finish chunk, and the usage chunk if it was asked for."""
-        chunks = [self._chunk({}, finish_reason(finished))]
+        chunks = [self._chunk({}, finish_reason(finished.reason, finished.tool_calls))]
         if self._include_usage:
             usage = self._chunk({})
             usage["choices"] = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
-from ninfer.errors import ActorStopped, NinferError, Overloaded, RequestRejected, Unavailable
+from ninfer.errors import ActorStopped, NinferError, Overloaded, RequestRejected, Unavailable, Unsupported
 
 INTERNAL_MESSAGE = "Internal server error."
 
@@ -16,13 +16,16 @@ class Family(enum.Enum):
     """The protocol family of a path."""
 
     OPENAI = "openai"
+    RESPONSES = "responses"
     ANTHROPIC = "anthropic"
 
 
 def family_of(path: str) -> Family:
-    """Everything is OpenAI's but ``/v1/messages`` and what is below it."""
-    below = path == "/v1/messages" or path.startswith("/v1/messages/")
-    return Family.ANTHROPIC if below else Family.OPENAI
+    """Everything is OpenAI's but ``/v1/messages`` and what is below it; Responses names its own faults differently."""
+    for root, family in (("/v1/messages", Family.ANTHROPIC), ("/v1/responses", Family.RESPONSES)):
+        if path == root or path.startswith(f"{root}/"):
+            return family
+    return Family.OPENAI
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ def fault_of(error: Exception) -> Fault:
             return Fault(error.http_status, error.kind, error.code, error.param, error.message)
         case Unavailable():
             return Fault(error.http_status, error.kind, error.code, None, error.message, error.retry_after_s)
+        case Unsupported():
+            return Fault(error.http_status, error.kind, error.code, None, error.message)
         case ActorStopped():
             return fault_of(Unavailable("The server is shutting down."))
         case NinferError():
@@ -87,7 +92,9 @@ def openai_error(fault: Fault) -> dict[str, object]:
 
 def body_for(fault: Fault, family: Family, request_id: str) -> bytes:
     """The response body of a fault."""
-    if family is Family.OPENAI:
+    if family is Family.RESPONSES and fault.kind == _INTERNAL.kind:
+        fault = replace(fault, kind="server_error")
+    if family is not Family.ANTHROPIC:
         return orjson.dumps(openai_error(fault))
     status = status_for(fault, family)
     kind = _ANTHROPIC_KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")

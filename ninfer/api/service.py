@@ -57,7 +57,7 @@ class Service:
             raise ModelNotFound(asked.model)
         if asked.conversation.media_items:
             field = asked.api.prompt_field
-            message = f"{field} hold images or videos, and this server has no vision"
+            message = f"there are images or videos in {field}, and this server has no vision"
             raise RequestRejected(message, code="vision_disabled", param=field)
         for kind in asked.tools.dropped:
             log.info("a tool that only another server can run is left out", type=kind)
@@ -105,4 +105,5 @@ class Service:
             requested_reasoning_effort=asked.thinking.effort,
             preserve_thinking=thinking.preserve,
             prompt_cache_key=asked.cache_key,
+            preserve_thinking_semantic_change=asked.preserve_is_changed,
         )

@@ -24,6 +24,7 @@ from ninfer.errors import NinferError, Overloaded, QueueTimeout
 from ninfer.requestlog import records
 from ninfer.requestlog.records import PreparedFacts, RequestFacts
 from ninfer.requestlog.writer import RequestLog
+from ninfer.types import Sampling
 
 DISCONNECTED = "client disconnected"
 
@@ -63,6 +64,12 @@ class Session:
     def received_at(self) -> float:
         """Monotonic time of the receipt."""
         return self._ticket.received_at
+
+    @property
+    def sampling(self) -> Sampling:
+        """The resolved sampling law; known once the request is prepared."""
+        assert self._prepared is not None
+        return self._prepared.sampling
 
     async def prepare(self, work: Callable[[], Prepared]) -> None:
         """Do the work on a worker thread, then put the request into the queue.

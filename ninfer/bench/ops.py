@@ -28,6 +28,7 @@ class Op:
 
 OPS = {
     "linear": Op("ninfer.bench.linear", rows_on_stdout=True),
+    "chunks": Op("ninfer.bench.linear_chunks", rows_on_stdout=True),
     "dequantise": Op("ninfer.bench.linear_dequantise"),
     "attention": Op("ninfer.bench.kernels_attention"),
     "gdn": Op("ninfer.bench.kernels_gdn"),
@@ -84,5 +85,7 @@ def table(rows: Sequence[Json], failures: Sequence[str]) -> str:
     for row in rows:
         number, share = row.get("columns"), row.get("share")
         what = f"{row['what']}" + (f", {number} columns" if row["op"] == "linear" else "")
+        if row["op"] == "chunks":
+            what += f", {row['tokens']} tokens, {row['way']}"
         cells.append([str(row["op"]), what, f"{row['us']:.1f}", f"{share:.1%}" if isinstance(share, float) else ""])
     return columns(cells) + "".join(f"FAILED {failure}\n" for failure in failures)

@@ -50,6 +50,7 @@ class RequestFacts:
     requested_reasoning_effort: str | None
     preserve_thinking: bool | None
     prompt_cache_key: str | None
+    preserve_thinking_semantic_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def request_object(facts: RequestFacts, prepared: PreparedFacts | None) -> Recor
     record: Record = asdict(facts)
     key = record.pop("prompt_cache_key")
     record["prompt_cache_key_digest"] = digest_of(str(key).encode()) if key is not None else ""
-    record |= {"preserve_thinking_semantic_change": False, "graft": None, "constraint_kind": None}
+    record |= {"graft": None, "constraint_kind": None}
     if prepared is not None:
         record |= {
             "enable_thinking": prepared.enable_thinking,

@@ -51,6 +51,20 @@ class ToolCallEnded:
 Delta = ReasoningDelta | ContentDelta | ToolCallStarted | ToolCallArguments | ToolCallEnded
 
 
+def append_delta(deltas: list[Delta], delta: Delta) -> None:
+    """Put a delta behind others; text joins text of the same kind."""
+    last = deltas[-1] if deltas else None
+    match delta, last:
+        case (ReasoningDelta(), ReasoningDelta()):
+            deltas[-1] = ReasoningDelta(last.text + delta.text)
+        case (ContentDelta(), ContentDelta()):
+            deltas[-1] = ContentDelta(last.text + delta.text)
+        case (ToolCallArguments(), ToolCallArguments()) if last.index == delta.index:
+            deltas[-1] = ToolCallArguments(delta.index, last.text + delta.text)
+        case _:
+            deltas.append(delta)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCallParse:
     """What was seen of tool calls in one output (serving spec, 7.5): counts, and why a region stayed text.

@@ -1,14 +1,14 @@
 """From generated token ids to what a client sees: text, reasoning and answer, stop strings, counts.
 
 The stages, in order: bytes to well-formed text, reasoning and answer apart, then stop strings within each of the two
-(so that a stop string neither matches think markup nor the white space around it). A later stage that reads tool calls
-joins behind the stop strings, where answer text is emitted.
+(so that a stop string neither matches think markup nor the white space around it), then tool calls.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from ninfer.text.deltas import (
     ContentDelta,
@@ -18,10 +18,14 @@ from ninfer.text.deltas import (
     ToolCallEnded,
     ToolCallParse,
     ToolCallStarted,
+    append_delta,
 )
 from ninfer.text.detokenise import Detokeniser
 from ninfer.text.reasoning import ChannelText, ReasoningSplitter
 from ninfer.text.stops import StopScanner
+from ninfer.text.tool_calls import ToolCallReader
+from ninfer.text.tool_thinking import ThinkingGate
+from ninfer.text.tool_values import DeclaredTools
 
 __all__ = [
     "ContentDelta",
@@ -32,7 +36,26 @@ __all__ = [
     "ToolCallEnded",
     "ToolCallParse",
     "ToolCallStarted",
+    "ToolUse",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What the reading of tool calls needs; a request that may call nothing has none of it.
+
+    tools      the tools that may be called
+    new_id     gives the id of the next call, `call_` and 16 hex digits
+    tolerant   `--tolerant-tool-calls`
+    """
+
+    tools: DeclaredTools
+    new_id: Callable[[], str]
+    tolerant: bool = False
+
+    def reader(self) -> ToolCallReader:
+        """A reader for one text."""
+        return ToolCallReader(self.tools, self.new_id, tolerant=self.tolerant)
 
 
 class OutputParser:
@@ -44,6 +67,7 @@ class OutputParser:
     stops         stop strings, none of them empty (ValueError)
     stops_in_reasoning
                   whether they also count in reasoning (Chat, Responses) or only in the answer (Messages, serving 9.1)
+    tool_use      without it the markup of calls is text
 
     Counts (serving spec 5.3): `completion_tokens` are the ids up to and including the one that ended the output,
     `reasoning_tokens` those of them that came while reasoning was open, the one that closes it included.
@@ -57,6 +81,7 @@ class OutputParser:
         opens_think: bool,
         stops: Sequence[str] = (),
         stops_in_reasoning: bool = True,
+        tool_use: ToolUse | None = None,
     ) -> None:
         self._text_bytes = text_bytes
         self._stop_ids = stop_ids
@@ -65,6 +90,8 @@ class OutputParser:
         self._scanner = StopScanner(stops)
         self._stops_in_reasoning = stops_in_reasoning
         self._scans_reasoning = opens_think
+        self._calls = tool_use.reader() if tool_use is not None else None
+        self._gate = ThinkingGate(tool_use.reader) if tool_use is not None and opens_think else None
         self._deltas: list[Delta] = []
         self._read = 0
         # Characters of the model's text that are begun when a token ends; a character begun counts as one.
@@ -115,14 +142,30 @@ class OutputParser:
             self._feed_token(token)
         return self._take()
 
-    def finish(self) -> list[Delta]:
-        """What was held back. A stop string that only the end completes still ends the output before it."""
+    @property
+    def tool_calls(self) -> ToolCallParse | None:
+        """What was seen of tool calls, complete after :meth:`finish`; None without any `tool_use`."""
+        if self._gate is not None and self._gate.recovered is not None:
+            return self._gate.recovered
+        return self._calls.seen if self._calls is not None else None
+
+    def finish(self, *, own_stop: bool = False) -> list[Delta]:
+        """What was held back. A stop string that only the end completes still ends the output before it.
+
+        own_stop   the model ended the output itself; a stop id that was fed says so, too
+        """
+        own_stop = own_stop or self.stop_id is not None
         if self.stop_string is None:
             self._read_text(self._detokeniser.finish())
         if self.stop_string is None:
             self._publish_all(self._splitter.finish())
         if self.stop_string is None:
             self._emit(self._scans_reasoning, self._scanner.finish())
+        own_stop = own_stop and self.stop_string is None
+        if self._gate is not None:
+            self._append(self._gate.finish(recovers=own_stop and not self._splitter.has_closed))
+        if self._calls is not None:
+            self._append(self._calls.finish(own_stop=own_stop))
         return self._take()
 
     def _feed_token(self, token: bytes) -> None:
@@ -137,6 +180,8 @@ class OutputParser:
 
     def _read_text(self, text: str) -> None:
         self._publish_all(self._splitter.push(text))
+        if self._splitter.has_closed:
+            self._close_gate()
 
     def _publish_all(self, pieces: Iterable[ChannelText]) -> None:
         for piece in pieces:
@@ -147,6 +192,8 @@ class OutputParser:
         if piece.reasoning != self._scans_reasoning:
             self._emit(self._scans_reasoning, self._scanner.finish())
             self._scans_reasoning = piece.reasoning
+        if not piece.reasoning:
+            self._close_gate()
         if piece.reasoning and not self._stops_in_reasoning:
             self._emit(True, piece.text)
             return
@@ -159,11 +206,18 @@ class OutputParser:
     def _emit(self, reasoning: bool, text: str) -> None:
         if not text:
             return
-        kind = ReasoningDelta if reasoning else ContentDelta
-        if self._deltas and isinstance(last := self._deltas[-1], kind):
-            self._deltas[-1] = kind(last.text + text)
+        if reasoning:
+            self._append(self._gate.push(text) if self._gate is not None else [ReasoningDelta(text)])
         else:
-            self._deltas.append(kind(text))
+            self._append(self._calls.push(text) if self._calls is not None else [ContentDelta(text)])
+
+    def _close_gate(self) -> None:
+        if self._gate is not None:
+            self._append(self._gate.close())
+
+    def _append(self, deltas: Iterable[Delta]) -> None:
+        for delta in deltas:
+            append_delta(self._deltas, delta)
 
     def _take(self) -> list[Delta]:
         deltas, self._deltas = self._deltas, []

@@ -56,6 +56,7 @@ class ReasoningSplitter:
             _State.CLOSED: self._step_blank,
             _State.ANSWER: self._step_answer,
         }
+        self.has_closed = False  # whether the closing marker has been read
         self._read = 0
         self._held = ""
         self._white: list[str] = []
@@ -121,6 +122,7 @@ class ReasoningSplitter:
             return None
         self._white.clear()
         self._state = _State.CLOSED
+        self.has_closed = True
         return rest
 
     def _step_answer(self, text: str) -> str | None:

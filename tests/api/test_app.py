@@ -49,7 +49,7 @@ async def test_the_list_of_models() -> None:
             "context_length": 8192,
             "modalities": {"vision": False},
             "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-            "supported_endpoints": ["/v1/chat/completions", "/v1/completions", "/v1/messages"],
+            "supported_endpoints": ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"],
         }
         assert (await get(state, "/v1/models"))[:2] == (200, {"object": "list", "data": [entry]})
         assert (await get(state, "/v1/models/tiny/model"))[:2] == (200, entry)

@@ -172,7 +172,7 @@ async def test_refusals_and_their_order() -> None:
         assert (await refused(state, b"x" * 10_001, **key))[:2] == (413, "request_too_large")
         assert (await refused(state, b"{", **key))[:2] == (400, "invalid_request_error")
         assert (await refused(state, body(picture), **key))[2] == (
-            "messages hold images or videos, and this server has no vision"
+            "there are images or videos in messages, and this server has no vision"
         )
         assert (await refused(state, body(picture), f"{PATH}/count_tokens", **key))[0] == 400
         assert (await refused(state, body(), **key))[:2] == (529, "overloaded_error")

@@ -163,6 +163,20 @@ def test_nothing_is_compiled_while_serving(engine: DeviceEngine) -> None:
     assert names == []
 
 
+def test_short_chunks_in_registers_draw_alike_and_compile_nothing(folder: Path, engine: DeviceEngine) -> None:
+    """A token's logits move by what another order of sums moves them, and by nothing where chunks are long."""
+    settings = replace(SETTINGS, lanes=2, kv_capacity_tokens=8192, short_chunk_products="in-register")
+    other = DeviceEngine.load(cut(folder, "gggag"), settings, VOCABULARY)
+    names = note_compilations()
+    for tokens in (1, 16, 17, 32, 33, 64, 65, 100, 128, 129, 200, 512, 2048):
+        prompt = random_prompt(tokens, VOCABULARY, tokens)
+        (got,), (wanted,) = (generate(which, [prompt], 2, 2048) for which in (other, engine))  # type: ignore[arg-type]
+        worst = error(got.logits[0][None, :VOCABULARY], wanted.logits[0][None, :VOCABULARY].cpu())
+        print(f"in registers, {tokens} tokens: logits differ by {worst:.5f}")
+        assert worst < 0.02
+    assert names == []
+
+
 def test_planned_bytes_are_allocated_bytes(engine: DeviceEngine) -> None:
     groups = dict(engine.memory.groups)
     planned = sum(groups[name] for name in ("weights", "kv", "state", "replay", "workspace"))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ninfer.bench.linear_stack import Shapes, Stack, random_weight
+from ninfer.engine.devices import settle_device
 from ninfer.kernels.low_bit_linear import op, torch_dequantised
 from ninfer.kernels.low_bit_linear.buffers import (
     Columns,
@@ -18,14 +19,18 @@ from ninfer.kernels.low_bit_linear.buffers import (
     squares_of,
     to_columns,
 )
+from ninfer.kernels.low_bit_linear.chunk_route import tuned_for
 from ninfer.kernels.low_bit_linear.op import Product
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
+from ninfer.kernels.low_bit_linear.variants import ChunkTile
+from ninfer.model.chunk_products import by_library
 
 triton_launch = pytest.importorskip("ninfer.kernels.low_bit_linear.triton_launch")
+triton_chunk_launch = pytest.importorskip("ninfer.kernels.low_bit_linear.triton_chunk_launch")
 
 pytestmark = pytest.mark.gpu
 
-DEVICE = torch.device("cuda")
+DEVICE = torch.device("cuda:0")
 
 
 EPS = 1e-6
@@ -230,3 +235,76 @@ def test_a_whole_matrix_is_that_of_the_plain_route(bits: int, rows: int, inner: 
     torch_dequantised.dequantise(weight, plain)
     op.dequantise(weight, out)
     assert torch.equal(out, plain)
+
+
+CHUNKS = [1, 15, 16, 17, 33, 64, 65, 128, 129, 300, 512]
+CHUNK_SHAPES = [
+    (34816, 5120, 4, True), (5120, 17408, 5, False), (12288, 5120, 5, False), (4096, 5120, 4, False),
+    (14336, 5120, 8, False), (34816, 5120, 8, True), (5120, 17408, 8, False), (1000, 640, 6, False),
+    (72, 320, 8, False), (43264, 128, 6, False),
+]  # fmt: skip
+
+
+def chunk_values(tokens: int, columns: int) -> Tensor:
+    return torch.randn(tokens, columns, generator=torch.Generator().manual_seed(5)).to(DEVICE, torch.bfloat16)
+
+
+def in_registers(x: Tensor, weight: LowBitWeight) -> Tensor:
+    """Some columns of a buffer, all others of which stay NaN."""
+    buffer = torch.full((x.shape[0], weight.rows + 24), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    out = buffer[:, 8 : 8 + weight.rows]
+    op.product_chunk(x, weight, out)
+    assert int(buffer.isnan().sum()) == 24 * x.shape[0]
+    return out
+
+
+@pytest.mark.parametrize(("rows", "inner", "bits", "paired"), CHUNK_SHAPES, ids=str)
+def test_a_chunk_in_registers_is_right_whatever_its_length(rows: int, inner: int, bits: int, paired: bool) -> None:
+    weight = weight_of(rows, inner, bits, paired=paired)
+    x = chunk_values(max(CHUNKS), inner)
+    wide = torch.empty(rows, inner, dtype=torch.bfloat16, device=DEVICE)
+    op.dequantise(weight, wide)
+    expected = x.double() @ wide.double().t()
+    whole = in_registers(x, weight)
+    allowed = 2**-8 * expected.abs() + 1e-4 * expected.abs().max()  # one rounding to bf16, and fp32 sums
+    assert bool(((whole.double() - expected).abs() <= allowed).all())
+    for tokens in CHUNKS:
+        assert torch.equal(in_registers(x[:tokens], weight), whole[:tokens]), tokens
+    assert torch.equal(in_registers(x[37:51].contiguous(), weight), whole[37:51])
+
+
+@pytest.mark.parametrize("bits", [4, 5, 6, 8])
+def test_weights_in_registers_are_those_that_dequantise_writes(bits: int) -> None:
+    """Rows of x that pick one column each return its weights as they are."""
+    weight = weight_of(1000, 512, bits)
+    wide = torch.empty(1000, 512, dtype=torch.bfloat16, device=DEVICE)
+    op.dequantise(weight, wide)
+    assert torch.equal(in_registers(torch.eye(512, dtype=torch.bfloat16, device=DEVICE), weight).t(), wide)
+
+
+@pytest.mark.parametrize(("rows", "inner", "bits", "paired"), CHUNK_SHAPES[:5], ids=str)
+def test_a_chunk_in_registers_against_the_library(rows: int, inner: int, bits: int, paired: bool) -> None:
+    """Whether the bits are the same is printed, and has to be where the GPU's entry says so: `auto` relies on it."""
+    settle_device(DEVICE)
+    weight = weight_of(rows, inner, bits, paired=paired)
+    x = chunk_values(max(CHUNKS), inner)
+    scratch = torch.empty(rows * inner, dtype=torch.bfloat16, device=DEVICE)
+    tuned = tuned_for(torch.cuda.get_device_name(DEVICE))
+    for tokens in CHUNKS:
+        library = torch.empty(tokens, rows, dtype=torch.bfloat16, device=DEVICE)
+        by_library(x[:tokens], [weight], None, scratch, library)
+        registers = in_registers(x[:tokens], weight)
+        different = int((library != registers).sum())
+        worst = float((library.double() - registers.double()).norm() / library.double().norm())
+        print(f"[{rows}, {inner}], {bits} bits, {tokens} tokens: {different} results differ, {worst:.1e} in all")
+        assert worst < 2e-3
+        assert different == 0 or tuned is None or not tuned.same_bits
+
+
+def test_a_tile_changes_no_bit() -> None:
+    weight, x = weight_of(1024, 1024, 5), chunk_values(100, 1024)
+    expected = in_registers(x, weight)
+    for tile in (ChunkTile(4, 64, 64, 2, 4), ChunkTile(8, 64, 128, 2, 4), ChunkTile(8, 128, 64, 2, 8)):
+        out = torch.empty(100, 1024, dtype=torch.bfloat16, device=DEVICE)
+        triton_chunk_launch.product_chunk(x, weight, out, tile)
+        assert torch.equal(out, expected), tile

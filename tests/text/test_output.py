@@ -83,6 +83,17 @@ def test_a_stop_string_in_reasoning() -> None:
     assert (output.completion_tokens, output.reasoning_tokens, output.tokens_before_stop) == (2, 2, 0)
 
 
+def test_stop_strings_that_count_in_the_answer_alone() -> None:
+    output = OutputParser(
+        TINY.text_bytes, stop_ids=TINY.stop_ids, opens_think=True, stops=["END"], stops_in_reasoning=False
+    )
+    assert joined(output.feed_bytes(bursts("not the END", " yet</think>the END of it")) + output.finish()) == (
+        "not the END yet",
+        "the ",
+    )
+    assert output.stop_string == "END"
+
+
 def test_a_stop_string_in_what_only_the_end_releases() -> None:
     for tokens, stop, text in (
         ([b"a", b"\xf0\x9f"], "\ufffd", "a"),

@@ -1,0 +1,100 @@
+"""Health, models and what operators read (serving spec, 4)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from ninfer.api.schema.common import Json
+
+
+class Health(Struct):
+    """Whether requests are served."""
+
+    status: Literal["ok", "unavailable"]
+    version: str
+
+
+class ModelEntry(Struct):
+    """The model that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    context_window: int
+    max_model_len: int
+    context_length: int
+    modalities: Json
+    architecture: Json
+    supported_endpoints: list[str]
+
+
+class ModelList(Struct):
+    """Its list, of one entry."""
+
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class Checkpoint(Struct):
+    """A depth at which the state of a session is kept."""
+
+    frontier: int
+    session_digest: str
+
+
+class Slot(Struct):
+    """One lane."""
+
+    id: int
+    is_processing: bool
+    retained: bool
+    session_digest: str
+    checkpoints: list[Checkpoint]
+    n_ctx: int
+    n_prompt_tokens: int
+    n_prompt_tokens_cache: int
+    speculative: bool
+
+
+class Stats(Struct):
+    """A snapshot for monitors."""
+
+    schema: Literal["ninfer_serve_stats"]
+    schema_version: int
+    timestamp_unix_ms: int
+    http: Json
+    scheduler: Json
+    counters: Json
+    cache_reuse: Json
+    kv_cache: Json
+    host_kv: Json
+    memory: Json
+    load: Json
+
+
+class Props(Struct):
+    """Properties as llama.cpp's server has them."""
+
+    default_generation_settings: Json
+    total_slots: int
+    model_alias: str
+    model_path: str
+    modalities: Json
+    build_info: str
+
+
+class Load(Struct):
+    """For a balancer in front of several servers."""
+
+    object: Literal["ninfer.load"]
+    model: str
+    uptime_seconds: float
+    capacity: dict[str, int]
+    requests: dict[str, int]
+    occupancy: dict[str, int]
+    counters: dict[str, int]
+    host: dict[str, float]
+    last_request: Json | None
