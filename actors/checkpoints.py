@@ -1,8 +1,8 @@
 """The checkpoint-ring actor: knows which states of which histories are kept, and tells their digests.
 
-Capturing, restoring and dropping are decided by the scheduler and done by the engine between steps; what is left to know
-is what the kept states are states of. Digests of long histories take a while, so they are made on a worker thread and
-remembered as long as a lane holds the same history.
+Capturing, restoring and dropping are decided by the scheduler and done by the engine between steps; what is left to
+know is what the kept states are states of. Digests of long histories take a while, so they are made on a worker
+thread and remembered as long as a lane holds the same history.
 """
 
 from __future__ import annotations

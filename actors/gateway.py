@@ -22,6 +22,7 @@ from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
 from ninfer.actors.slots import SlotOrder, SlotQuery
 from ninfer.errors import ActorStopped, ModelLoading, NinferError, Overloaded, QueueTimeout, Unavailable
+from ninfer.ledger import BlockNames
 from ninfer.scheduler.events import Event, PreparationFailed, Released
 from ninfer.scheduler.statistics import SchedulerStatistics
 from ninfer.scheduler.transitions import Lifecycle
@@ -81,13 +82,20 @@ class Ticket:
 
     request_id    positive, monotonic per process
     received_at   monotonic time of the arrival; `deadline` is when it has to be admitted
+    names         of blocks, for the identity of its prompt
     replies       what comes back once submitted; the last of it is one ``Finished`` or one ``Failed``
     """
 
     def __init__(
-        self, request_id: int, received_at: float, deadline: float, mailbox: Mailbox[SchedulerMessage]
+        self,
+        request_id: int,
+        received_at: float,
+        deadline: float,
+        mailbox: Mailbox[SchedulerMessage],
+        names: BlockNames,
     ) -> None:
         self.request_id = request_id
+        self.names = names
         self.received_at = received_at
         self.deadline = deadline
         self._mailbox = mailbox

@@ -135,7 +135,7 @@ ReplySender = MemoryObjectSendStream[Reply]
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """To the prefill actor: run positions ``[begin, end)`` of this request's prompt on the device, between transfers."""
+    """To the prefill actor: run positions ``[begin, end)`` of this request's prompt, between transfers."""
 
     step: int
     request_id: int

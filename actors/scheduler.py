@@ -187,7 +187,7 @@ class SchedulerActor:
 
     def _accept(self, command: cmd.Accept, _now: float) -> None:
         arrival = self._arrivals.pop(command.ticket)
-        ticket = Ticket(command.request_id, arrival.received_at, command.deadline, self.mailbox)
+        ticket = Ticket(command.request_id, arrival.received_at, command.deadline, self.mailbox, self._ledgers.names)
         self._clients[command.request_id] = _Client(ticket)
         arrival.accept(ticket)
 

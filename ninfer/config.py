@@ -29,6 +29,9 @@ class EngineSettings:
     cuda_graph                 whether decode rounds are captured and replayed; the same bits either way
     short_chunk_products       how a GPU multiplies short prefill chunks: `auto`, `library`, or `in-register`, which is
                                inexact: a token's bits may depend on the length of its chunk
+    host_images                states of sequences at a block start that fit into page-locked host memory
+    host_pages                 pages of the attention cache that fit there
+    host_kv_cache_bytes        what those pages may take; how many that is depends on the model
     """
 
     device: str = "cpu"
@@ -42,6 +45,9 @@ class EngineSettings:
     kv_headroom_bytes: int = 1024 * MIB
     cuda_graph: bool = True
     short_chunk_products: str = "auto"
+    host_images: int = 0
+    host_pages: int = 0
+    host_kv_cache_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,7 @@ class GenerationSettings:
     """Defaults for what a request leaves open (serving spec, 18.5). None means that no process flag was given."""
 
     default_max_tokens: int | None = 8192  # None is `auto`: the remaining context
+    checkpoint_policy: str = "rolling-tool"
     max_output_tokens: int | None = None
     thinking: bool | None = None
     preserve_thinking: bool | None = None
@@ -145,6 +152,7 @@ class Settings:
     artifact: Path
     default_artifact: bool = False
     chat_template: Path | None = None
+    slot_folder: Path | None = None
     script: Path | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

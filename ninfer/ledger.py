@@ -1,7 +1,7 @@
 """The tokens of a history and the names of its blocks: what reuse is decided by (serving spec, 14.1 and 14.6).
 
-A block of 64 tokens is named by a keyed digest of its ids and of the name of the block before, so equal names mean equal
-histories from the first token on. The key is the process's own: nothing can be read from the names in a log.
+A block of 64 tokens is named by a keyed digest of its ids and of the name of the block before, so equal names mean
+equal histories from the first token on. The key is the process's own: nothing can be read from the names in a log.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PromptIdentity:
 
 
 class Ledger:
-    """A prompt and what has been drawn behind it, tokens included that were drawn after the end and count for nothing."""
+    """A prompt and what has been drawn behind it, also what was drawn after the end and counts for nothing."""
 
     def __init__(self, names: BlockNames, prompt_ids: Sequence[int], identity: PromptIdentity) -> None:
         self._names = names

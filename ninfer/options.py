@@ -49,15 +49,22 @@ TO_COME = frozenset(
     --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections --spec --draft-tokens --lm-head-draft
     --lookup-ngram --vision --vision-max-tokens --vision-limit --vision-max-merged --vision-residency
     --media-cache-mib --media-live-mib --media-preprocess-threads --context-cost-presets
-    --no-prefix-reuse --prefix-checkpoint-policy --turn-checkpoints --slot-save-path --auto-save-evicted
-    --host-kv-cache-mib --host-context-mib --host-kv-mib --host-prefix-cache-mib --auto-host-cache
-    --host-cache-reserve-mib --host-cache-max-mib --host-cache-percent --host-state-slots --device-state-slots
-    --max-shared-prefixes --auto-prefix-grid --context-store --graft --default-graft
+    --auto-save-evicted --auto-host-cache
+    --host-cache-reserve-mib --host-cache-max-mib --host-cache-percent --device-state-slots
+    --auto-prefix-grid --context-store --graft --default-graft
     --default-thinking-budget --tolerant-tool-calls --repetition-guard --repetition-guard-window
     --repetition-guard-ngram --repetition-guard-cycles --repetition-guard-min-tokens
     """.split()  # noqa: SIM905 - a list of names reads better in columns
 )
 
+
+CHECKPOINT_POLICIES = ("rolling-tool", "stable-turn")
+
+# Other names of the same option; the last one given wins.
+ALIASES = dict.fromkeys(("--host-context-mib", "--host-kv-mib", "--host-prefix-cache-mib"), "--host-kv-cache-mib")
+
+# A lane has a turn checkpoint and up to three anchors besides its ring (serving spec, 14.4).
+IMAGES_PER_LANE = 4
 
 # Options that add to what was given before, instead of replacing it.
 REPEATED = frozenset({"--api-key"})
@@ -191,6 +198,21 @@ OPTIONS: dict[str, _Option] = {
     "--chat-template": _Option("FILE", "Jinja template instead of the artifact's", _path),
     "--engine": _Option("E", "model, or scripted: the answers of --script (model)", _word(*ENGINES)),
     "--script": _Option("FILE", "what the scripted engine says, JSON lines", _path),
+    "--no-prefix-reuse": _Option("", "read every prompt from its beginning"),
+    "--prefix-checkpoint-policy": _Option(
+        "P",
+        f"where a turn's state is kept: {', '.join(CHECKPOINT_POLICIES)} (rolling-tool)",
+        _word(*CHECKPOINT_POLICIES),
+    ),
+    "--turn-checkpoints": _Option("N", "earlier turns of a session whose states are kept, 0..64 (0)", _integer(0, 64)),
+    "--max-shared-prefixes": _Option(
+        "N", "states kept of beginnings that conversations share, 0..64 (4)", _integer(0, 64)
+    ),
+    "--host-state-slots": _Option(
+        "N", "states kept in host memory in all, 0 = as many as needed (0)", _integer(0, 4096)
+    ),
+    "--host-kv-cache-mib": _Option("N", "host memory for pages that the device has no room for (0)", _integer(0)),
+    "--slot-save-path": _Option("DIR", "folder of session files; turns slot actions on", _path),
     "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
     "--max-output-tokens": _Option("N", "upper bound of every output limit", _integer(1)),
     "--no-thinking": _Option("", "answer without thinking unless a request asks for it"),
@@ -250,6 +272,7 @@ def parse(argv: Sequence[str]) -> Settings:
             artifact = argument
             continue
         name, has_value, attached = argument.partition("=")
+        name = ALIASES.get(name, name)
         option = _known(name)
         if option.read is None:
             if has_value:
@@ -293,6 +316,10 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--script and --engine scripted need each other")
     if "--deterministic" in values and values.get("--short-chunk-products") == "in-register":
         raise OptionError("--short-chunk-products in-register is not exact, which --deterministic asks for")
+    reuse = "--no-prefix-reuse" not in values
+    for name in ("--turn-checkpoints", "--max-shared-prefixes", "--host-kv-cache-mib"):
+        if not reuse and values.get(name):
+            raise OptionError(f"{name} needs prefix reuse, which --no-prefix-reuse turns off")
     max_context = values.get("--max-context", 8192)
     lanes = values.get("--max-concurrency", 1)
     chunk = values.get("--prefill-chunk", 1024)
@@ -301,6 +328,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         default_artifact=artifact is None,
         chat_template=values.get("--chat-template"),
         script=values.get("--script"),
+        slot_folder=values.get("--slot-save-path"),
         engine=EngineSettings(
             device=values.get("--device", "auto"),
             max_context_tokens=max_context,
@@ -311,6 +339,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             device_memory_limit_bytes=values.get("--device-memory-limit"),
             kv_headroom_bytes=values.get("--kv-headroom-mib", 1024) * MIB,
             cuda_graph="--no-cuda-graph" not in values,
+            host_images=_images(values, lanes),
+            host_kv_cache_bytes=values.get("--host-kv-cache-mib", 0) * MIB,
             short_chunk_products=values.get("--short-chunk-products", "auto"),
         ),
         scheduler=SchedulerSettings(
@@ -322,6 +352,10 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             max_inter_token_s=values.get("--max-inter-token-ms", 100) / 1000,
             prefill_decode_ratio=values.get("--prefill-decode-ratio"),
             exit_on_failure="--no-exit-on-engine-failure" not in values,
+            prefix_reuse=reuse,
+            images=_images(values, lanes),
+            turn_checkpoints=values.get("--turn-checkpoints", 0),
+            max_shared_prefixes=values.get("--max-shared-prefixes", 4) if reuse else 0,
         ),
         http=HttpSettings(
             host=values.get("--host", "127.0.0.1"),
@@ -350,6 +384,16 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
     )
 
 
+def _images(values: Mapping[str, Any], lanes: int) -> int:
+    """States that there is room for: what every lane may have, and the shared ones; at least one, to save a slot by."""
+    if "--no-prefix-reuse" in values:
+        return 0
+    per_lane = IMAGES_PER_LANE + int(values.get("--turn-checkpoints", 0))
+    wanted = lanes * per_lane + int(values.get("--max-shared-prefixes", 4))
+    limit = int(values.get("--host-state-slots", 0))
+    return min(wanted, limit) if limit else wanted
+
+
 def _kv_capacity(values: Mapping[str, Any], max_context: int, lanes: int) -> int | None:
     capacity: int | None = values.get("--kv-capacity", max_context)
     if capacity is None:
@@ -370,6 +414,7 @@ def _kv_capacity(values: Mapping[str, Any], max_context: int, lanes: int) -> int
 def _generation(values: Mapping[str, Any]) -> GenerationSettings:
     return GenerationSettings(
         default_max_tokens=values.get("--default-max-tokens", 8192),
+        checkpoint_policy=values.get("--prefix-checkpoint-policy", "rolling-tool"),
         max_output_tokens=values.get("--max-output-tokens"),
         thinking=False if "--no-thinking" in values else None,
         preserve_thinking=True if "--preserve-thinking" in values else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Protocol
 import torch
 
 from ninfer.actors.engine import EngineBuilder, EngineLike, MemoryCheck
+from ninfer.actors.slots import SlotFolder
 from ninfer.api.preparation import Model
 from ninfer.api.presets import presets_for
 from ninfer.artifact.binder import BoundArtifact, bind
-from ninfer.artifact.config import TextConfig
+from ninfer.artifact.config import LINEAR_ATTENTION, TextConfig
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.engine.available import available_bytes
@@ -24,7 +26,12 @@ from ninfer.engine.loading import layout_of, load_engine
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.scripted import Script, ScriptedEngine, read_script
 from ninfer.errors import StartupError
+from ninfer.model.arena import ITEM_BYTES
+from ninfer.model.cache import kv_specs
+from ninfer.model.device_cache import kv_specs as device_kv_specs
 from ninfer.options import KV_DTYPES
+from ninfer.snapshots.format import KV_FORMATS, SnapshotConfig
+from ninfer.snapshots.reader import Limits
 from ninfer.text.template import ChatTemplate, builtin_source, template_source
 from ninfer.text.tokenizer import Tokenizer
 
@@ -83,6 +90,56 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def with_host_pages(settings: Settings, served: Served) -> Settings:
+    """With the number of pages that the cache in host memory has room for."""
+    specs = _page_specs(served.bound.text, settings.engine)
+    page_bytes = sum(math.prod(spec.shape) * ITEM_BYTES[spec.dtype] for spec in specs)
+    pages = settings.engine.host_kv_cache_bytes // page_bytes if page_bytes else 0
+    return replace(
+        settings,
+        engine=replace(settings.engine, host_pages=pages),
+        scheduler=replace(settings.scheduler, host_pages=pages),
+    )
+
+
+def _page_specs(config: TextConfig, settings: EngineSettings) -> Specs:
+    """The planes of one page."""
+    if settings.device == "cpu":
+        return kv_specs(config, 1, settings.kv_dtype)
+    return device_kv_specs(config, 1, settings.kv_dtype)
+
+
+def slot_folder(served: Served, settings: Settings) -> SlotFolder | None:
+    """Where sessions are saved, if anywhere, and what a file must have in common with this server."""
+    if settings.slot_folder is None:
+        return None
+    bound, scheduler = served.bound, settings.scheduler
+    config = bound.text
+    planes = len(_page_specs(config, settings.engine))
+    kv_dtype, quant_group, kv_flags = KV_FORMATS[settings.engine.kv_dtype]
+    layers = config.layer_types.count(LINEAR_ATTENTION)
+    recurrent = layers * config.gdn_value_heads * config.gdn_value_dim * config.gdn_key_dim * ITEM_BYTES["fp32"]
+
+    def snapshot_config(engine: EngineLike) -> SnapshotConfig:
+        return SnapshotConfig(
+            target=bound.target,
+            model_id=served.model.public_id,
+            weights_id=bound.weights_id,
+            artifact_id=bound.artifact.artifact_id,
+            kv_dtype=kv_dtype,
+            quant_group=quant_group,
+            kv_flags=kv_flags,
+            gdn_layers=layers,
+            conv_slot_bytes=max(0, engine.image_bytes - recurrent),
+            recurrent_slot_bytes=min(recurrent, engine.image_bytes),
+            text_planes=planes,
+            text_page_bytes=engine.page_bytes,
+        )
+
+    limits = Limits(scheduler.max_context_tokens, served.model.tokenizer.id_count, scheduler.turn_checkpoints)
+    return SlotFolder(settings.slot_folder, snapshot_config, limits)
 
 
 class Builder(EngineBuilder, Protocol):

@@ -37,7 +37,8 @@ from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
-from ninfer.served import Builder, Served, builder_of, open_served, settle_memory
+from ninfer.served import Builder, Served, builder_of, open_served, settle_memory, slot_folder, with_host_pages
+from ninfer.snapshots.folder import clean_folder
 
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
@@ -59,6 +60,8 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         settings = replace(settings, engine=_engine_settings(settings), http=with_keys(settings.http))
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
+        settings = with_host_pages(settings, served)
+        _prepare_slot_folder(settings)
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
         event_log = open_things.enter_context(EventLog.open(settings.log.event_log, settings.log.log_content))
@@ -75,6 +78,19 @@ def _engine_settings(settings: Settings) -> EngineSettings:
     """With the device that is there. A scripted engine uses none."""
     engine = settings.engine
     return with_device(engine) if settings.script is None else replace(engine, device="cpu")
+
+
+def _prepare_slot_folder(settings: Settings) -> None:
+    folder = settings.slot_folder
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        removed = clean_folder(folder)
+    except OSError as error:
+        raise StartupError(f"--slot-save-path {folder} cannot be used: {error.strerror or error}") from None
+    if removed:
+        log.info("files that an earlier process left half written are removed", folder=str(folder), files=removed)
 
 
 def _open_artifact(path: Path) -> Artifact:
@@ -160,7 +176,14 @@ class Server:
         """Run to the end; returns the exit status and, if it is not 0, why. Raises StartupError."""
         settings, model = self.settings, self.served.model
         builder = builder_of(self.served, settings)
-        system = System(settings.scheduler, builder, model.tokenizer, self.event_log, time.time)
+        system = System(
+            settings.scheduler,
+            builder,
+            model.tokenizer,
+            self.event_log,
+            time.time,
+            slots=slot_folder(self.served, settings),
+        )
         # Asked for now, because the file may be gone once it is loaded.
         artifact_bytes = settings.artifact.stat().st_size
         begun = time.monotonic()

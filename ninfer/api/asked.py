@@ -33,6 +33,10 @@ RESPONSES = Api("openai_responses", "input", False, _OPENAI_TOO_LONG)
 MESSAGES = Api("anthropic_messages", "messages", True, "prompt is too long: {tokens} tokens > {ceiling} maximum")
 
 
+# Of the field `priority`, either way.
+PRIORITY_MAX = 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A request that is well-formed and asks for nothing this build lacks; None is silence.
@@ -40,6 +44,7 @@ class Asked:
     max_tokens           output limit of the client, >= 0
     stops_in_reasoning   whether the stop strings count in reasoning too, or in the answer alone
     return_progress      whether the client wants to see how much of the prompt has been read
+    priority             lower goes first
     preserve_is_changed  whether old reasoning is treated otherwise than in the response that is continued
     """
 
@@ -57,4 +62,5 @@ class Asked:
     ignore_eos: bool = False
     return_progress: bool = False
     cache_key: str | None = None
+    priority: int = 0
     preserve_is_changed: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ninfer.api.asked import CHAT, Api, Asked
+from ninfer.api.asked import CHAT, PRIORITY_MAX, Api, Asked
 from ninfer.api.common_fields import (
     TOKENS_MAX,
     check_cache_hints,
@@ -66,6 +66,7 @@ def parse_chat(source: Object) -> ChatRequest:
         ignore_eos=boolean(source, "ignore_eos") or False,
         timings_per_token=boolean(source, "timings_per_token") or False,
         return_progress=boolean(source, "return_progress") or False,
+        priority=integer(source, "priority", -PRIORITY_MAX, PRIORITY_MAX) or 0,
         cache_key=text(source, "prompt_cache_key"),
     )
 

@@ -58,6 +58,8 @@ def closing_members(finished: Finished, received_at: float) -> dict[str, object]
     members: dict[str, object] = {"timings": timings(finished.usage, moments_of(finished, received_at))}
     if finished.lane is not None:
         members["id_slot"] = finished.lane
+    if finished.session_digest:
+        members["session_digest"] = finished.session_digest
     return members
 
 

@@ -31,7 +31,7 @@ from ninfer.api.tokens import are_tokens
 from ninfer.errors import ModelNotFound
 from ninfer.requestlog.records import RequestFacts
 from ninfer.text.output import ContentDelta, Delta
-from ninfer.types import FinishReason
+from ninfer.types import FinishReason, Marks
 
 PROTOCOL = "openai_completions"
 
@@ -109,6 +109,7 @@ def _prepare(service: Service, request: CompletionRequest) -> GenerationRequest:
         max_tokens=output_limit(request.max_tokens, server, model.max_context_tokens).tokens,
         stops=request.stops,
         stop_ids=() if request.ignore_eos else tuple(sorted(tokenizer.stop_ids)),
+        marks=Marks(turn=len(prompt_ids)),  # raw text has no turns: its end is what the next text may go on from
     )
 
 

@@ -136,8 +136,9 @@ def _reuse(statistics: SchedulerStatistics, observed: Observed) -> list[Series]:
 
 
 def reuse_counts(statistics: SchedulerStatistics) -> dict[str, int]:
-    """Admissions by reuse path. Nothing is reused yet: every request begins anew."""
-    return {**dict.fromkeys(REUSE_PATHS, 0), "full_reset": statistics.totals.admitted}
+    """Admissions by reuse path (14.2), and how many of them had pages from host memory."""
+    totals = statistics.totals
+    return {**dict.fromkeys(REUSE_PATHS, 0), **dict(totals.reuse), "host_restore": totals.host_restores}
 
 
 def _constraints() -> list[Series]:

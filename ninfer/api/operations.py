@@ -5,9 +5,10 @@ Members of parts that this build lacks say so by their value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ninfer.actors.messages import SlotView
 from ninfer.api.metrics import in_flight, reuse_counts
 from ninfer.api.observed import Observed
 from ninfer.api.preparation import Model, default_preset, output_limit
@@ -34,21 +35,22 @@ class Operations:
     facts: Callable[[], StartFacts | None]
 
 
-def slots(statistics: SchedulerStatistics, max_context_tokens: int) -> list[Record]:
+def slots(statistics: SchedulerStatistics, views: Sequence[SlotView], max_context_tokens: int) -> list[Record]:
     """One object per lane, in order (4.5)."""
-    return [_slot(lane, max_context_tokens) for lane in statistics.lanes]
+    return [_slot(lane, view, max_context_tokens) for lane, view in zip(statistics.lanes, views, strict=True)]
 
 
-def _slot(lane: LaneView, max_context_tokens: int) -> Record:
+def _slot(lane: LaneView, view: SlotView, max_context_tokens: int) -> Record:
+    idle = lane.request_id is None
     return {
         "id": lane.lane,
-        "is_processing": lane.request_id is not None,
-        "retained": False,
-        "session_digest": "",
-        "checkpoints": [],
+        "is_processing": not idle,
+        "retained": idle and lane.prompt_tokens > 0,
+        "session_digest": view.session_digest if idle else "",
+        "checkpoints": [{"frontier": at, "session_digest": digest} for at, digest in view.checkpoints if idle],
         "n_ctx": max_context_tokens,
         "n_prompt_tokens": lane.prompt_tokens,
-        "n_prompt_tokens_cache": 0,
+        "n_prompt_tokens_cache": lane.cached_tokens,
         "speculative": False,
     }
 

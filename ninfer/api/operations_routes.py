@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import orjson
-from quart import Quart, Response
+from quart import Quart, Response, request
 
 from ninfer.actors.gateway import Gateway
 from ninfer.api import operations as documents
 from ninfer.api.exposition import CONTENT_TYPE
 from ninfer.api.metrics import metrics
 from ninfer.api.operations import Operations
+from ninfer.api.slots import act_on_slot
 
 
 def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
@@ -24,7 +25,19 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
 
     @app.get("/slots")
     async def read_slots() -> Response:
-        return _json(documents.slots(gateway.statistics(), operations.model.max_context_tokens))
+        views = await gateway.describe_slots()
+        return _json(documents.slots(gateway.statistics(), views, operations.model.max_context_tokens))
+
+    @app.post("/slots/<slot>")
+    async def change_slot(slot: str) -> Response:
+        body = await request.get_data(cache=False, as_text=False)
+        assert isinstance(body, bytes), "as it was asked for"
+        settings = operations.settings
+        action = request.args.get("action")
+        answer = await act_on_slot(
+            gateway, slot, action, body, lanes=settings.scheduler.lanes, enabled=settings.slot_folder is not None
+        )
+        return _json(answer)
 
     @app.get("/stats")
     async def read_stats() -> Response:

@@ -12,6 +12,7 @@ from ninfer.api.fields import refusal
 from ninfer.api.presets import Preset, Presets, resolve_sampling
 from ninfer.api.thinking import Thinking, resolve_thinking
 from ninfer.config import GenerationSettings
+from ninfer.text.boundaries import marks_of, turns_of
 from ninfer.text.prompt import RenderedPrompt
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
@@ -68,8 +69,17 @@ def default_preset(model: Model, server: GenerationSettings) -> Preset:
     return model.presets.thinking if thinks else model.presets.non_thinking
 
 
-def render(asked: Asked, thinking: Thinking, model: Model) -> tuple[RenderedPrompt, tuple[int, ...]]:
-    """The prompt and its ids, of any length; raises RequestRejected (`invalid_prompt`)."""
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A prompt, its ids, and for each of its segments the number of ids in front."""
+
+    prompt: RenderedPrompt
+    ids: tuple[int, ...]
+    starts: tuple[int, ...]
+
+
+def render(asked: Asked, thinking: Thinking, model: Model) -> Rendered:
+    """A prompt of any length; raises RequestRejected (`invalid_prompt`)."""
     conversation = asked.conversation
     tools: list[Mapping[str, object]] = list(asked.tools.declarations)
     prompt = model.template.render(
@@ -81,16 +91,17 @@ def render(asked: Asked, thinking: Thinking, model: Model) -> tuple[RenderedProm
     )
     if conversation.prefill:
         prompt = prompt.continued(conversation.prefill)
-    prompt_ids = tuple(model.tokenizer.encode_prompt(prompt))
-    if not prompt_ids:
+    ids, starts = model.tokenizer.encode_segments(prompt)
+    if not ids:
         field = asked.api.prompt_field
         raise refusal("invalid_prompt", f"the chat template made nothing of the {field}", field)
-    return prompt, prompt_ids
+    return Rendered(prompt, tuple(ids), tuple(starts))
 
 
 def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSettings) -> GenerationRequest:
     """Render and tokenise; raises RequestRejected (`invalid_prompt`, `context_length_exceeded`)."""
-    prompt, prompt_ids = render(asked, thinking, model)
+    rendered = render(asked, thinking, model)
+    prompt, prompt_ids = rendered.prompt, rendered.ids
     if len(prompt_ids) > model.max_context_tokens:
         message = asked.api.too_long.format(tokens=len(prompt_ids), ceiling=model.max_context_tokens)
         raise refusal("context_length_exceeded", message, asked.api.prompt_field)
@@ -104,4 +115,6 @@ def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSe
         stop_ids=() if asked.ignore_eos else tuple(sorted(model.tokenizer.stop_ids)),
         progress=asked.return_progress,
         stops_in_reasoning=asked.stops_in_reasoning,
+        marks=marks_of(turns_of(prompt, rendered.starts), len(prompt_ids), server.checkpoint_policy),
+        priority=asked.priority,
     )

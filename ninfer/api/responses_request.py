@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ninfer.api.asked import RESPONSES, Api, Asked
+from ninfer.api.asked import PRIORITY_MAX, RESPONSES, Api, Asked
 from ninfer.api.common_fields import (
     TOKENS_MAX,
     check_cache_hints,
@@ -33,7 +33,8 @@ _COUNTED = frozenset({
 })
 _CREATED = _COUNTED | {
     "store", "stream", "max_output_tokens", "temperature", "top_p", "structured_outputs", "parallel_tool_calls",
-    "tool_constraints", "max_tool_calls", "thinking_budget", "return_progress", "metadata", "client_metadata",
+    "tool_constraints", "max_tool_calls", "thinking_budget", "return_progress", "priority", "metadata",
+    "client_metadata",
     "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "user", "service_tier",
     "background", "top_logprobs", "include", "stream_options", "conversation", "prompt", "context_management",
     "moderation",
@@ -112,6 +113,7 @@ def _parse(source: Object, store: ResponseStore, known: Collection[str]) -> Resp
         stream=boolean(source, "stream") or False,
         thinking=thinking,
         return_progress=boolean(source, "return_progress") or False,
+        priority=integer(source, "priority", -PRIORITY_MAX, PRIORITY_MAX) or 0,
         cache_key=text(source, "prompt_cache_key"),
         instructions=instructions,
         previous_response_id=previous_response_id,

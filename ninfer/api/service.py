@@ -84,8 +84,8 @@ class Service:
 
     async def count(self, asked: Asked, thinking: Thinking) -> int:
         """Tokens of the prompt, for a request that is only counted; it takes no capacity and may be of any length."""
-        _, prompt_ids = await to_thread.run_sync(preparation.render, asked, thinking, self.model)
-        return len(prompt_ids)
+        rendered = await to_thread.run_sync(preparation.render, asked, thinking, self.model)
+        return len(rendered.ids)
 
     def _facts(self, asked: Asked, thinking: Thinking, request_id: int, x_request_id: str) -> RequestFacts:
         limit = preparation.output_limit(asked.max_tokens, self.generation, self.model.max_context_tokens)

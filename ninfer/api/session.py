@@ -21,6 +21,7 @@ from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, fault_of
 from ninfer.api.observed import Observed, Outcome, Watched
 from ninfer.errors import NinferError, Overloaded, QueueTimeout
+from ninfer.ledger import PromptIdentity
 from ninfer.requestlog import records
 from ninfer.requestlog.records import PreparedFacts, RequestFacts
 from ninfer.requestlog.writer import RequestLog
@@ -78,7 +79,7 @@ class Session:
         """
         try:
             with self._ticket.preparation as scope:
-                prepared = await to_thread.run_sync(work, abandon_on_cancel=True)
+                prepared = await to_thread.run_sync(self._identified, work, abandon_on_cancel=True)
             if scope.cancelled_caught:
                 early_end = self._ticket.early_end
                 raise early_end.error if early_end is not None else QueueTimeout
@@ -106,6 +107,12 @@ class Session:
             temperature=sampling.temperature,
             x_request_id=self._facts.x_request_id,
         )
+
+    def _identified(self, work: Callable[[], Prepared]) -> Prepared:
+        """What was prepared, with what its prompt is known by; on a worker thread."""
+        prepared = work()
+        identity = PromptIdentity.of(self._ticket.names, prepared.request.prompt_ids)
+        return replace(prepared, request=replace(prepared.request, identity=identity))
 
     async def next_reply(self) -> Reply:
         """One reply; raises the error of a ``Failed``. Not to be called after the ``Finished``."""

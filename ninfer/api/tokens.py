@@ -90,8 +90,8 @@ async def apply_template(service: Service, body: bytes) -> Response:
 
 async def _render(service: Service, body: bytes) -> tuple[str, tuple[int, ...]]:
     asked, thinking = await service.check(body, lambda source: _chat(source, service.model))
-    prompt, ids = await to_thread.run_sync(preparation.render, asked, thinking, service.model)
-    return prompt.text, ids
+    rendered = await to_thread.run_sync(preparation.render, asked, thinking, service.model)
+    return rendered.prompt.text, rendered.ids
 
 
 def _chat(source: Object, model: Model) -> ChatRequest:

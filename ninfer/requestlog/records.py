@@ -113,9 +113,9 @@ def request_done(
         "computed_prefill_tokens": max(0, usage.prompt_tokens - usage.cached_tokens),
         "prefix_cache_hit_tokens": usage.cached_tokens,
         "prefix_reuse_path": reuse_path(finished),
-        "host_restored": False,
+        "host_restored": finished.host_restored,
         "id_slot": finished.lane,
-        "session_digest": "",
+        "session_digest": finished.session_digest,
         "thinking_budget": None,
         "effective_thinking_budget": None,
         "model_thinking_tokens": usage.reasoning_tokens,
@@ -154,7 +154,7 @@ def request_done(
 
 def reuse_path(finished: Finished) -> str:
     """Where the beginning of the prompt came from (14.2)."""
-    return "append_frontier" if finished.usage.cached_tokens else "full_reset"
+    return finished.way
 
 
 def _delta(now: float, before: float) -> float:

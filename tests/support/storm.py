@@ -1,8 +1,10 @@
 """Seeded storms for the scheduler: a fake engine, a manual clock, and clients that come, wait, leave and read slowly.
 
 A storm feeds the machine what the actors would feed it, in random order, and checks after every event that nothing is
-lost. Steps land in the order of their launch, each after a random number of other events. When the faults stop and
-everybody has been answered, nothing may be left. Odd seeds have one step ahead, even seeds none.
+lost. Steps land in the order of their launch, each after a random number of other events. Prompts go on from, edit,
+branch off and repeat what others have had, and slots are saved, restored and erased meanwhile; that reuse never mixes
+histories is checked with a model of the device's memory. When the faults stop and everybody has been answered, nothing
+may be left in use. Odd seeds have one step ahead, even seeds none.
 """
 
 from __future__ import annotations
@@ -15,24 +17,53 @@ from ninfer.config import SchedulerSettings
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
-from ninfer.scheduler.transitions import Lifecycle
-from ninfer.step import PAGE_TOKENS, pages_for
+from ninfer.scheduler.prefixes import Node
+from ninfer.scheduler.transitions import LaneState, Lifecycle
+from ninfer.step import PAGE_TOKENS, CaptureState, ParkPages, pages_for
+from ninfer.types import Marks
+from tests.support.memory import DeviceMemory
+
+# How many of the newest histories are gone on from: a storm is short, and an old one would seldom be there.
+KNOWN = 6
 
 
 @dataclass
 class Client:
-    """What the storm knows of one accepted request: what was launched of it, what has landed, how it ended."""
+    """What the storm knows of one accepted request: its tokens, what was launched of it, what has landed, how it ended.
 
-    prompt: int
-    limit: int
+    history   prompt and everything drawn by steps that were launched, a byte a token
+    """
+
+    history: bytes = b""
+    prompt: int = 0
+    limit: int = 0
     prepared: bool = False
     rejected: bool = False
     released: bool = False
+    admitted: cmd.Admit | None = None
     read: int = 0
     drawn: int = 0
     drawing: int = 0
     steps: int = 0
     ends: list[cmd.Command] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class File:
+    """A saved session: its ledger, and where its state and its checkpoints are."""
+
+    ledger: bytes
+    state: int
+    checkpoints: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SlotJob:
+    """A save or a restore under way; `faults` as many as there were when it began."""
+
+    order: cmd.ReadSession | cmd.WriteSession
+    file: File
+    faults: int
 
 
 class Storm:
@@ -41,7 +72,7 @@ class Storm:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         choose = self.random.choice
-        context = choose([64, 200, 1024])
+        context = choose([64, 200, 512, 1024])
         lanes = choose([1, 2, 4, 8])
         self.settings = SchedulerSettings(
             lanes=lanes,
@@ -54,15 +85,30 @@ class Storm:
             steps_ahead=seed % 2,
             drain_s=choose([0.0, 1.0]),
             exit_on_failure=choose([True, False]),
+            prefix_reuse=self.random.random() < 0.9,
+            images=choose([0, 1, 2, 8]),
+            host_pages=choose([0, 3, 50]),
+            turn_checkpoints=choose([0, 1, 3]),
+            max_shared_prefixes=choose([0, 1, 4]),
         )
         least = pages_for(context)
         self.pages = self.random.randint(max(least, lanes), least * lanes)
         self.fault_rate = choose([0.0, 0.0, 0.05, 0.4])
+        self.preambles = [b"", *(self.random.randbytes(choose([64, 100, 256, 300])) for _ in range(2))]
         self.now = 100.0
         self.machine = Scheduler(self.settings)
+        self.memory = DeviceMemory(lanes, folds_late=choose([True, False]))
         self.decisions: list[tuple[float, ev.Event, list[cmd.Command]]] = []
         self.clients: dict[int, Client] = {}
+        self.known: deque[int] = deque(maxlen=KNOWN)
+        self.ledgers: list[bytes | None] = [None] * lanes
+        self.files: list[File] = []
+        self.slot_jobs: dict[int, SlotJob] = {}
+        self.asked: File | None = None
+        self.names: dict[bytes, str] = {}
+        self.histories: dict[str, bytes] = {}
         self.refused = 0
+        self.slot_refusals: set[str] = set()
         self.tickets = 0
         self.flight: deque[cmd.StartChunk | cmd.StartRound] = deque()
         self.void = False
@@ -70,7 +116,6 @@ class Storm:
         self.resetting = False
         self.wake: float | None = None
         self.exits: list[cmd.Exit] = []
-        self.tables: dict[int, list[int]] = {}
 
     def send(self, event: ev.Event) -> list[cmd.Command]:
         commands = self.machine.handle(event, self.now)
@@ -78,20 +123,21 @@ class Storm:
         for command in commands:
             self.obey(command)
         self.machine.audit()
+        self.check_lanes()
+        if len(self.decisions) % 16 == 0:
+            self.check_tree()
         return commands
 
     def obey(self, command: cmd.Command) -> None:
         match command:
             case cmd.Accept():
-                self.clients[command.request_id] = Client(
-                    self.random.randint(1, self.settings.max_context_tokens),
-                    self.random.choice([0, 1, 2, 5, 40, 5000]),
-                )
+                self.clients[command.request_id] = Client()
             case cmd.Refuse():
                 self.refused += 1
+            case cmd.Admit():
+                self.check_admission(command)
             case cmd.Finish() | cmd.Fail():
-                self.clients[command.request_id].ends.append(command)
-                self.give_back(command.request_id)
+                self.end(command)
             case cmd.StartChunk():
                 self.launch(command)
                 self.check_chunk(command)
@@ -106,8 +152,56 @@ class Storm:
             case cmd.WakeAt():
                 assert self.wake is None or command.at < self.wake
                 self.wake = command.at
+            case cmd.RefuseSlot():
+                self.slot_refusals.add(command.code)
+            case cmd.Forget():
+                self.ledgers[command.lane] = None
+            case cmd.Erased():
+                assert self.ledgers[command.lane] is None
+            case cmd.ReadSession():
+                self.read_session(command)
+            case cmd.WriteSession():
+                self.write_session(command)
             case _:
                 pass
+
+    # --- histories -------------------------------------------------------------------------------------------------
+
+    def name(self, history: bytes) -> str:
+        """The digest of a history of full blocks."""
+        name = self.names.setdefault(history, f"block {len(self.names)}")
+        self.histories[name] = history
+        return name
+
+    def blocks(self, history: bytes) -> tuple[str, ...]:
+        return tuple(self.name(history[:end]) for end in range(PAGE_TOKENS, len(history) + 1, PAGE_TOKENS))
+
+    def filled(self, history: bytes, tokens: int) -> tuple[str, ...]:
+        """What the token that makes it so many tells of the block it fills."""
+        return () if tokens % PAGE_TOKENS else (self.name(history[:tokens]),)
+
+    def compose(self) -> bytes:
+        """A prompt: a new one, or one that goes on from, edits or repeats what somebody has had."""
+        longest = self.settings.max_context_tokens
+        more = self.random.randbytes(self.random.choice([1, 10, 63, 64, 65, 150, 400]))
+        roll = self.random.random()
+        if not self.known or roll < 0.25:
+            return (self.random.choice(self.preambles) + more)[:longest]
+        client = self.clients[self.random.choice(self.known)]
+        if roll < 0.4:
+            return client.history[: client.prompt]
+        if roll < 0.7:
+            return (client.history + more)[:longest]
+        cut = self.random.randint(0, len(client.history))
+        return (client.history[:cut] + more)[:longest]
+
+    def marks(self, tokens: int) -> Marks:
+        if self.random.random() < 0.2:
+            return Marks()
+        begin, end, turn = sorted(self.random.randint(0, tokens) for _ in range(3))
+        return Marks(turn, begin, end, self.random.randint(0, tokens))
+
+    # --- what is checked -------------------------------------------------------------------------------------------
 
     def launch(self, command: cmd.StartChunk | cmd.StartRound) -> None:
         assert len(self.flight) <= self.settings.steps_ahead, "more steps than may be ahead"
@@ -116,6 +210,7 @@ class Storm:
         self.flight.append(command)
         for request_id in self.riders(command):
             client = self.clients[request_id]
+            assert client.admitted is not None, "a step for a request that was never admitted"
             assert not client.ends, "a step for a request that has ended"
             client.steps += 1
 
@@ -123,22 +218,46 @@ class Storm:
     def riders(command: cmd.StartChunk | cmd.StartRound) -> list[int]:
         return [command.request_id] if isinstance(command, cmd.StartChunk) else [row.request_id for row in command.rows]
 
+    def end(self, command: cmd.Finish | cmd.Fail) -> None:
+        client = self.clients[command.request_id]
+        client.ends.append(command)
+        assert command.lane == (client.admitted.lane if client.admitted is not None else None)
+        if isinstance(command, cmd.Finish) and command.retained_tokens:
+            assert command.lane is not None
+            assert command.retained_tokens <= len(client.history)
+            self.ledgers[command.lane] = client.history[: command.retained_tokens]
+        self.give_back(command.request_id)
+
     def give_back(self, request_id: int) -> None:
         """Its pages may be anybody's once it has ended and no step works on them any more."""
         client = self.clients[request_id]
         if client.ends and not client.steps:
-            self.tables.pop(request_id, None)
+            self.memory.leave(request_id)
+
+    def check_admission(self, command: cmd.Admit) -> None:
+        client = self.clients[command.request_id]
+        assert client.admitted is None
+        client.admitted = command
+        assert command.cached_tokens < client.prompt
+        assert command.cached_tokens % PAGE_TOKENS == 0
+        assert (command.way == "full_reset") == (command.cached_tokens == 0)
+        assert self.settings.prefix_reuse or not command.cached_tokens
+        client.read = command.cached_tokens
+        self.ledgers[command.lane] = None
 
     def check_chunk(self, command: cmd.StartChunk) -> None:
         client = self.clients[command.request_id]
+        assert client.admitted is not None
         assert command.begin == client.read
+        assert command.first == (command.begin == client.admitted.cached_tokens)
         client.read = command.end
         assert 0 < command.end - command.begin <= self.settings.prefill_chunk_tokens
         assert command.begin % PAGE_TOKENS == 0
         assert command.end == client.prompt or command.end % PAGE_TOKENS == 0
         assert command.sample == (command.end == client.prompt and self.effective(client) > 0)
-        client.drawing += command.sample
-        self.check_mapping(command.request_id, command.mapping.first, command.mapping.pages, command.end)
+        self.memory.chunk(command, client.history)
+        if command.sample:
+            self.draw(client)
 
     def check_round(self, command: cmd.StartRound) -> None:
         lanes = [row.lane for row in command.rows]
@@ -147,21 +266,154 @@ class Storm:
             client = self.clients[row.request_id]
             assert client.drawn > 0, "a row before its first token has landed"
             assert row.position == client.prompt + client.drawing - 1
-            client.drawing += 1
+        self.memory.round(command, {row.request_id: self.clients[row.request_id].history for row in command.rows})
+        for row in command.rows:
+            client = self.clients[row.request_id]
+            self.draw(client)
             assert client.drawing <= self.effective(client)
-            self.check_mapping(row.request_id, row.mapping.first, row.mapping.pages, row.position + 1)
 
-    def check_mapping(self, request_id: int, first: int, pages: tuple[int, ...], tokens: int) -> None:
-        table = self.tables.setdefault(request_id, [])
-        assert first == len(table)
-        table.extend(pages)
-        assert len(table) >= pages_for(tokens)
-        if pages:
-            others = {page for owner, owned in self.tables.items() if owner != request_id for page in owned}
-            assert not others & set(table)
+    def draw(self, client: Client) -> None:
+        client.drawing += 1
+        client.history += self.random.randbytes(1)
 
     def effective(self, client: Client) -> int:
         return min(client.limit, self.settings.max_context_tokens - client.prompt)
+
+    def check_lanes(self) -> None:
+        """What lanes were told that they retain is what the machine thinks they retain, and the device has it."""
+        holdings = self.machine.holdings
+        for lane, state in enumerate(self.machine.lanes):
+            session, ledger = holdings.sessions[lane], self.ledgers[lane]
+            if session is None:
+                assert ledger is None or state in (LaneState.VACATING, LaneState.SAVING), state
+                assert state is not LaneState.RETAINED
+                continue
+            assert ledger is not None
+            assert session.tokens == len(ledger)
+            assert session.tip.depth * PAGE_TOKENS <= session.executed <= session.tokens
+            assert self.history_of(session.tip) == ledger[: session.tip.depth * PAGE_TOKENS]
+            if session.resident is not None:
+                standing = self.memory.lanes[lane]
+                assert standing is not None
+                assert standing.state == self.history_of(session.resident)
+
+    def history_of(self, node: Node) -> bytes:
+        return self.histories[node.digest] if node.depth else b""
+
+    def check_tree(self) -> None:
+        """Every block of the tree is where the tree says."""
+        pending = [transfer for transfer in self.machine.holdings._pending if isinstance(transfer, ParkPages)]
+        on_their_way = {place: page for parks in pending for page, place in zip(parks.pages, parks.places, strict=True)}
+        if not self.machine.holdings.trusted:
+            return
+        for node in self.machine.holdings.tree.nodes():
+            history = self.history_of(node)
+            assert len(history) == node.depth * PAGE_TOKENS
+            if node.page is not None:
+                assert self.memory.pages[node.page] == history
+            elif node.place in on_their_way:
+                assert self.memory.pages[on_their_way[node.place]] == history
+            else:
+                assert node.place is not None
+                assert self.memory.places[node.place] == history
+            if node.image is not None:
+                assert self.memory.images[node.image.id] == history
+
+    # --- slots -----------------------------------------------------------------------------------------------------
+
+    def ask_slot(self) -> None:
+        """Save, restore or erase any lane, whatever it is doing."""
+        self.tickets += 1
+        lane = self.random.randrange(self.settings.lanes)
+        action = self.random.choice(["save", "save", "restore", "restore", "erase"])
+        if action != "restore":
+            self.send(ev.SlotAsked(self.tickets, lane, action, expected=self.random.random() < 0.9))
+            return
+        self.asked = self.random.choice(self.files) if self.files and self.random.random() < 0.7 else self.made_up()
+        blocks = self.blocks(self.asked.ledger[: self.asked.state])
+        checkpoints = self.asked.checkpoints
+        self.send(ev.SlotAsked(self.tickets, lane, action, True, len(self.asked.ledger), blocks, checkpoints))
+
+    def made_up(self) -> File:
+        """A file from another server."""
+        ledger = self.compose()
+        state = len(ledger) // PAGE_TOKENS * PAGE_TOKENS
+        below = range(PAGE_TOKENS, state, PAGE_TOKENS)
+        return File(ledger, state, tuple(sorted(self.random.sample(below, self.random.randint(0, min(2, len(below)))))))
+
+    def read_session(self, order: cmd.ReadSession) -> None:
+        ledger = self.ledgers[order.lane]
+        assert ledger is not None
+        for transfer in order.before:
+            self.memory.transfer(transfer)
+        if order.capture:
+            self.memory.transfer(CaptureState(order.lane, order.image))
+        # What a file has to fulfil (serving spec, 15.4).
+        assert order.tokens == len(ledger)
+        assert order.executed in (order.tokens - 1, order.tokens)
+        assert 0 <= order.executed - order.state < PAGE_TOKENS
+        assert order.state == len(order.pages) * PAGE_TOKENS
+        assert list(order.checkpoints) == sorted(order.checkpoints)
+        frontiers = tuple(frontier for frontier, _image in order.checkpoints)
+        assert all(0 < frontier < order.state for frontier in frontiers)
+        job = SlotJob(order, File(ledger, order.state, frontiers), self.memory.faults)
+        self.check_read(job)
+        self.begin_slot_job(job)
+
+    def check_read(self, job: SlotJob) -> None:
+        """Everything a save reads is what the file says it is."""
+        order, ledger = job.order, job.file.ledger
+        assert isinstance(order, cmd.ReadSession)
+        for block, page in enumerate(order.pages):
+            assert self.memory.pages[page] == ledger[: (block + 1) * PAGE_TOKENS]
+        for frontier, image in (*order.checkpoints, *(((order.state, order.image),) if order.state else ())):
+            assert self.memory.images[image] == ledger[:frontier]
+
+    def write_session(self, order: cmd.WriteSession) -> None:
+        for transfer in order.before:
+            self.memory.transfer(transfer)
+        assert self.asked is not None
+        assert self.ledgers[order.lane] is None, "what the slot held is forgotten before it is written over"
+        file = self.asked
+        assert order.tokens == len(file.ledger)
+        assert order.skipped + len(order.pages) == file.state // PAGE_TOKENS
+        frontiers = [frontier for frontier, _image in order.images]
+        if file.state:
+            assert frontiers[-1] == file.state
+            newest = list(file.checkpoints)[len(file.checkpoints) - len(frontiers) + 1 :]
+            assert frontiers[:-1] == newest
+        in_use = {page for table in self.memory.tables.values() for page in table}
+        for page in order.pages:
+            assert page not in in_use
+            self.memory.pages.pop(page, None)  # until it is written, nobody knows what it holds
+        for _frontier, image in order.images:
+            self.memory.images.pop(image, None)
+        self.begin_slot_job(SlotJob(order, file, self.memory.faults))
+
+    def begin_slot_job(self, job: SlotJob) -> None:
+        assert job.order.lane not in self.slot_jobs
+        self.slot_jobs[job.order.lane] = job
+
+    def finish_slot_job(self) -> None:
+        job = self.slot_jobs.pop(self.random.choice(sorted(self.slot_jobs)))
+        order, file = job.order, job.file
+        ok = self.random.random() < 0.9
+        if job.faults != self.memory.faults:
+            pass  # what was read or written is lost
+        elif isinstance(order, cmd.ReadSession):
+            self.check_read(job)
+            if ok:
+                self.files.append(file)
+        elif ok:
+            for block, page in enumerate(order.pages, start=order.skipped):
+                self.memory.pages[page] = file.ledger[: (block + 1) * PAGE_TOKENS]
+            for frontier, image in order.images:
+                self.memory.images[image] = file.ledger[:frontier]
+        if ok and isinstance(order, cmd.WriteSession):
+            self.ledgers[order.lane] = file.ledger
+        self.send(ev.SlotDone(order.ticket, order.lane, ok))
+
+    # --- weather ---------------------------------------------------------------------------------------------------
 
     def land(self) -> None:
         step = self.flight.popleft()
@@ -175,21 +427,26 @@ class Storm:
         self.landed_behind_a_fault += self.void
         self.void = (self.void or failed) and bool(self.flight)
         if failed:
+            self.memory.lose()
             self.send(ev.StepFailed(step.step, "device fault"))
         elif isinstance(step, cmd.StartChunk):
+            client = self.clients[step.request_id]
             stopped = step.sample and self.random.random() < 0.1
-            self.clients[step.request_id].drawn += step.sample
-            self.send(ev.ChunkLanded(step.step, int(step.sample), stopped, device_s))
+            client.drawn += step.sample
+            blocks = self.filled(client.history, step.end + 1) if step.sample else ()
+            self.send(ev.ChunkLanded(step.step, int(step.sample), stopped, device_s, blocks))
         else:
             rows = []
             for row in step.rows:
-                self.clients[row.request_id].drawn += 1
-                rows.append(ev.RowLanded(row.request_id, 1, self.random.random() < 0.05))
+                client = self.clients[row.request_id]
+                client.drawn += 1
+                blocks = self.filled(client.history, row.position + 2)
+                rows.append(ev.RowLanded(row.request_id, 1, self.random.random() < 0.05, blocks))
             self.send(ev.RoundLanded(step.step, tuple(rows), device_s))
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
-        self.send(ev.ModelLoaded(10, 20, self.pages, "short"))
+        self.send(ev.ModelLoaded(10, 20, self.pages, "short", self.memory.folds_late))
         self.send(ev.WarmedUp())
 
     def blow(self, steps: int) -> None:
@@ -210,11 +467,16 @@ class Storm:
             self.resetting = False
             lost = self.random.random() < 0.1
             self.send(ev.EngineLost("device lost") if lost else ev.EngineReset())
-        elif roll < 0.65:
+        elif roll < 0.6:
             self.tickets += 1
             self.send(ev.Arrived(self.tickets))
-        elif roll < 0.995:
+        elif roll < 0.95:
             self.somebody_acts()
+        elif roll < 0.995:
+            if self.slot_jobs and self.random.random() < 0.5:
+                self.finish_slot_job()
+            else:
+                self.ask_slot()
         elif self.random.random() < 0.3:
             self.send(ev.StopRequested())
 
@@ -229,13 +491,22 @@ class Storm:
                 client.rejected = True
                 self.send(ev.PreparationFailed(request_id))
             else:
-                client.prepared = True
-                self.send(ev.Prepared(request_id, client.prompt, client.limit))
+                self.prepare(request_id, client)
         elif client.ends or client.rejected or self.random.random() < 0.1:
             client.released = True  # read to its end, or left in the middle
             self.send(ev.Released(request_id))
         elif client.drawn and self.random.random() < 0.4:
             self.send(ev.StopStringFound(request_id))
+
+    def prepare(self, request_id: int, client: Client) -> None:
+        client.prepared = True
+        client.history = self.compose()
+        client.prompt = len(client.history)
+        client.limit = self.random.choice([0, 1, 2, 5, 40, 5000])
+        self.known.append(request_id)
+        blocks, marks = self.blocks(client.history), self.marks(client.prompt)
+        priority = self.random.choice([0, 0, 0, 0, 1, -1])
+        self.send(ev.Prepared(request_id, client.prompt, client.limit, blocks, marks, priority))
 
     def calm(self) -> None:
         """No more arrivals and faults: everything runs to its end, slow readers included."""
@@ -248,6 +519,8 @@ class Storm:
             elif self.resetting:
                 self.resetting = False
                 self.send(ev.EngineReset())
+            elif self.slot_jobs:
+                self.finish_slot_job()
             elif any(not client.released for client in self.clients.values()):
                 self.finish_somebody()
             else:
@@ -256,6 +529,8 @@ class Storm:
             if not client.released:
                 client.released = True
                 self.send(ev.Released(request_id))
+        while self.slot_jobs:
+            self.finish_slot_job()
         if self.machine.lifecycle is Lifecycle.FAILED and not self.exits:
             self.now += 10.0
             self.send(ev.Tick())
@@ -265,8 +540,7 @@ class Storm:
             if client.released:
                 continue
             if not client.prepared and not client.rejected:
-                client.prepared = True
-                self.send(ev.Prepared(request_id, client.prompt, client.limit))
+                self.prepare(request_id, client)
                 return
             if client.ends or client.rejected:
                 client.released = True
@@ -276,14 +550,21 @@ class Storm:
         self.send(ev.Tick())
 
     def verify(self) -> None:
-        """Every accepted request ended exactly once, and nothing is left."""
+        """Every accepted request ended exactly once, and nothing is left in use."""
         for request_id, client in self.clients.items():
             expected = 0 if client.rejected and not client.ends else 1
             assert len(client.ends) == expected, (request_id, client)
         assert not self.machine.requests
         self.machine.audit()
-        assert self.machine.pages.available == self.machine.pages.capacity
-        assert not self.tables
+        self.check_tree()
+        holdings = self.machine.holdings
+        assert holdings.pages.available + len(holdings.pages.kept) == holdings.pages.capacity
+        assert all(node.users == 0 for node in holdings.tree.nodes())
+        assert all(image.users == 0 and image.node is not None for image in holdings.images.stored)
+        assert not self.memory.tables
+        for lane in range(self.settings.lanes):
+            self.send(ev.SlotAsked(0, lane, "erase"))
+        assert self.machine.lanes == [LaneState.EMPTY] * self.settings.lanes
         if self.machine.lifecycle is Lifecycle.STOPPED:
             assert [command.status for command in self.exits] == [0]
         elif self.machine.lifecycle is Lifecycle.FAILED:

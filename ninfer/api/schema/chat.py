@@ -62,6 +62,7 @@ class ChatFields(Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     timings_per_token: bool | None = None
     return_progress: bool | None = None
+    priority: int | None = None
     thinking_budget: Annotated[int, Meta(ge=1)] | None = None
     response_format: Json | None = None
     structured_outputs: Json | None = None

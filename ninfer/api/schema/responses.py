@@ -40,6 +40,7 @@ class ResponsesRequest(InputTokensRequest, kw_only=True, forbid_unknown_fields=T
     max_tool_calls: Annotated[int, Meta(ge=0)] | None = None
     thinking_budget: Annotated[int, Meta(ge=1)] | None = None
     return_progress: bool | None = None
+    priority: int | None = None
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
     client_metadata: Json | None = None
     prompt_cache_key: str | None = None
