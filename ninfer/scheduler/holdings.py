@@ -8,7 +8,7 @@ counts then (serving spec, 14.1 to 14.7 and 14.11).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ninfer.config import SchedulerSettings
@@ -100,7 +100,10 @@ class Hold:
 
 
 class Holdings:
-    """Pages, blocks, images and sessions of all lanes."""
+    """Pages, blocks, images and sessions of all lanes.
+
+    trusted   whether what is held is what it should be; `faults` counts how often it was not
+    """
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
@@ -110,6 +113,7 @@ class Holdings:
         self.sessions: list[Session | None] = [None] * settings.lanes
         self.folds_late = False
         self.trusted = True
+        self.faults = 0
         self._holds: dict[int, Hold] = {}
         self._pending: list[Transfer] = []
         self._sessions = 0
@@ -161,13 +165,13 @@ class Holdings:
             return []
         return self.tree.match(request.blocks, (request.prompt - 1) // PAGE_TOKENS)
 
-    def _plan(self, path: Sequence[Node], lane: int) -> Plan:
+    def _plan(self, path: Sequence[Node], lane: int, promised: Image | None = None) -> Plan:
         session = self.sessions[lane]
         for depth in range(len(path), 0, -1):
             node = path[depth - 1]
             if session is not None and session.resident is node:
                 return Plan(lane, tuple(path[:depth]), None)
-            if node.image is not None and self._is_open_to(node.image, session):
+            if node.image is not None and (node.image is promised or self._is_open_to(node.image, session)):
                 return Plan(lane, tuple(path[:depth]), node.image)
         return Plan(lane, (), None)
 
@@ -222,7 +226,7 @@ class Holdings:
         assert request.lane is not None
         hold, lane = self._holds[request.id], request.lane
         displaced = self.sessions[lane]
-        plan = self._plan(self._known(request), lane)
+        plan = self._plan(self._known(request), lane, hold.image)
         if plan.depth < len(hold.path):
             raise IllegalTransition(f"request {request.id} was promised {len(hold.path)} blocks, {plan.depth} are left")
         self.tree.use(self._tip(plan.path))
@@ -379,7 +383,8 @@ class Holdings:
             if not self.trusted or at > len(hold.path):
                 self.images.drop(image)
                 continue
-            self.images.attach(image, hold.path[at - 1])
+            if not self.images.attach(image, hold.path[at - 1]):
+                continue
             if image.kind is ImageKind.TURN:
                 self._fold(hold)
             elif image.kind is ImageKind.ANCHOR:
@@ -432,6 +437,9 @@ class Holdings:
             self._hand_image(hold, None)
             self.tree.leave(self._tip(hold.path))
             self.pages.release(request.id)
+            session = self.sessions[request.lane]
+            if session is not None and not session.tokens:
+                self.displace(request.lane)
             return self.sessions[request.lane] is not None
         self._grow(request, hold, request.executed)
         for image in self.images.stored:
@@ -494,12 +502,23 @@ class Holdings:
             self.tree.fill(node, page)
             self.pages.keep(owner, page)
 
-    def lost(self) -> list[int]:
-        """Lanes whose session is gone because its blocks are; they retain nothing any more."""
-        gone = [lane for lane, session in enumerate(self.sessions) if session is not None and not session.tip.alive]
-        for lane in gone:
-            self._settle_images(self.sessions[lane], ())
-            self.sessions[lane] = None
+    def lost(self, taken: Collection[int]) -> list[int]:
+        """Lanes whose session is gone because its blocks are; they retain nothing any more.
+
+        Of a lane in `taken`, which belongs to a request that has not begun, the state may be promised: that is kept,
+        with a session of no tokens, until the request begins or ends.
+        """
+        gone = []
+        for lane, session in enumerate(self.sessions):
+            if session is None or session.tip.alive:
+                continue
+            gone.append(lane)
+            self._settle_images(session, ())
+            resident = session.resident
+            if lane in taken and resident is not None and resident.alive:
+                session.tip, session.tokens, session.executed = resident, 0, 0
+            else:
+                self.sessions[lane] = None
         return gone
 
     def erase(self, lane: int) -> int:
@@ -536,10 +555,13 @@ class Holdings:
 
     # --- faults ----------------------------------------------------------------------------------------------------
 
-    def distrust(self) -> None:
-        """A step has failed: nothing that was read before is gone on from."""
+    def distrust(self) -> list[int]:
+        """A step has failed: nothing that was read before is gone on from. Returns lanes that had a session."""
         self.trusted = False
+        self.faults += 1
+        gone = [lane for lane, session in enumerate(self.sessions) if session is not None]
         self.sessions = [None] * len(self.sessions)
+        return gone
 
     def clear(self) -> None:
         """Nothing is in flight: forget everything that was read."""

@@ -70,11 +70,15 @@ class ImageStore:
         self.touch(image)
         return image
 
-    def attach(self, image: Image, node: Node) -> None:
-        """The state behind `node` is in the image now."""
+    def attach(self, image: Image, node: Node) -> bool:
+        """The state behind `node` is in the image now; False, and dropped, if one that is promised holds it already."""
         if node.image is not None:
+            if node.image.users:
+                self.drop(image)
+                return False
             self.drop(node.image)
         image.node, node.image = node, image
+        return True
 
     def touch(self, image: Image) -> None:
         """Note that it was asked for."""

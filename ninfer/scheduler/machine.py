@@ -11,7 +11,7 @@ stop token or the client has gone meanwhile; its lane and pages go back when the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ninfer.config import SchedulerSettings
@@ -268,16 +268,22 @@ class Scheduler:
         assert request.lane is not None
         kept = self.holdings.retire(request)
         self._move_lane(request.lane, LaneSignal.KEPT if kept else LaneSignal.FREED)
+        if request.retained and not kept:  # a fault since it was promised
+            self._out.append(cmd.Forget(request.lane))
         request.lane = None
         self._may_admit = True
         self._drop_lost()
 
     def _drop_lost(self) -> None:
         """Lanes whose session has lost its blocks retain nothing."""
-        for lane in self.holdings.lost():
+        taken = [request.lane for request in self.requests.values() if request.lane is not None]
+        self._forget_sessions(self.holdings.lost(taken))
+
+    def _forget_sessions(self, lanes: Sequence[int]) -> None:
+        for lane in lanes:
             if self.lanes[lane] is LaneState.RETAINED:
                 self._move_lane(lane, LaneSignal.DROPPED)
-                self._out.append(cmd.Forget(lane))
+            self._out.append(cmd.Forget(lane))
 
     def _forget(self, request: Request) -> None:
         if request.state is RequestState.GONE:
@@ -353,7 +359,7 @@ class Scheduler:
         was_void = self.device is DeviceState.VOIDING
         step = self.flight.land(event.step, DeviceSignal.FAULT)
         if not was_void:
-            self._distrust()
+            self._forget_sessions(self.holdings.distrust())
             self._fail_all(lambda request: request.state in WITH_LANE, "internal_error")
             self._faults.add(self._now, event.message)
         self._drop(step)
@@ -364,19 +370,11 @@ class Scheduler:
             self._land_request(request, RequestSignal.LANDED_VOID)
         if self.device is DeviceState.VOIDING:
             return
+        self.holdings.clear()
         if self._faults.too_long:
             self._latch(f"the engine failed {FAULTS_TO_LATCH} times in a row: {self._faults.message}")
         else:
-            self.holdings.clear()
             self._out.append(cmd.ResetEngine())
-
-    def _distrust(self) -> None:
-        """What was read before a fault is not gone on from."""
-        self.holdings.distrust()
-        for lane, state in enumerate(self.lanes):
-            if state is LaneState.RETAINED:
-                self._move_lane(lane, LaneSignal.DROPPED)
-                self._out.append(cmd.Forget(lane))
 
     def _on_engine_reset(self, _event: ev.EngineReset) -> None:
         self.flight.move(DeviceSignal.RESET)

@@ -26,11 +26,13 @@ class _Job:
 
     blocks, pages   of a restore: digests of all blocks of the file, and pages for those that were not there
     images          that are read or written, with the depth of each
+    faults          how many the engine had had when it began
     """
 
     ticket: int
     node: Node
     images: tuple[tuple[int, Image], ...]
+    faults: int
     tokens: int = 0
     blocks: tuple[str, ...] = ()
     pages: tuple[int, ...] = ()
@@ -92,17 +94,25 @@ class Slots:
         if session is None or session.tokens < LEAST_TOKENS:
             self._refuse(event, SAVE_FAILED)
             return
-        node, image, capture = self._state_of(lane)
+        node = self._state_of(lane)
         pages = [step.page for step in path_to(node)]
-        if (image is None and node.depth) or any(page is None for page in pages):
+        # A file has to hold the state of the block in which the session ends (15.4).
+        ends_here = session.executed - node.depth * PAGE_TOKENS < PAGE_TOKENS
+        image = node.image
+        capture = ends_here and image is None and node.depth > 0
+        if capture and None not in pages:
+            image = holdings.images.take(ImageKind.FRONTIER, session.number)
+        if not ends_here or None in pages or (capture and image is None):
             self._refuse(event, SAVE_FAILED)
             return
+        if capture and image is not None:
+            holdings.images.attach(image, node)
         checkpoints = self._checkpoints(lane, node)
         used = (((node.depth, image),) if image is not None else ()) + checkpoints
         holdings.tree.use(node)
         for _depth, kept in used:
             kept.users += 1
-        self._jobs[lane] = _Job(event.ticket, node, used)
+        self._jobs[lane] = _Job(event.ticket, node, used, holdings.faults)
         self._move(lane, LaneSignal.SAVE)
         self._say(
             cmd.ReadSession(
@@ -119,25 +129,17 @@ class Slots:
             )
         )
 
-    def _state_of(self, lane: int) -> tuple[Node, Image | None, bool]:
-        """Where the session can be gone on from that is deepest, the image of it, and whether that has to be captured
-        from the lane first; the root without an image if there is nowhere.
+    def _state_of(self, lane: int) -> Node:
+        """The deepest block behind which the session can be gone on from: the lane itself stands there, or there is an
+        image; the root if there is none.
         """
-        holdings = self._holdings
-        session = holdings.sessions[lane]
+        session = self._holdings.sessions[lane]
         assert session is not None
-        node = session.resident
-        if node is not None and node.alive:
-            if node.image is not None:
-                return node, node.image, False
-            image = holdings.images.take(ImageKind.FRONTIER, session.number)
-            if image is not None:
-                holdings.images.attach(image, node)
-                return node, image, True
-        for step in reversed(path_to(session.tip)):
-            if step.image is not None:
-                return step, step.image, False
-        return holdings.tree.root, None, False
+        if session.resident is not None and session.resident.alive:
+            return session.resident
+        return next(
+            (step for step in reversed(path_to(session.tip)) if step.image is not None), self._holdings.tree.root
+        )
 
     def _checkpoints(self, lane: int, end: Node) -> tuple[tuple[int, Image], ...]:
         frontiers = set(self._holdings.turns(lane))
@@ -168,7 +170,7 @@ class Slots:
         self._say(cmd.Forget(lane))
         holdings.pages.reserve(self.owner(lane), missing)
         pages = holdings.pages.take(self.owner(lane), missing)
-        self._jobs[lane] = _Job(event.ticket, node, images, event.tokens, event.blocks, pages)
+        self._jobs[lane] = _Job(event.ticket, node, images, holdings.faults, event.tokens, event.blocks, pages)
         self._move(lane, LaneSignal.RESTORE)
         frontiers = tuple((depth * PAGE_TOKENS, image.id) for depth, image in images)
         before = holdings.transfers()
@@ -211,7 +213,7 @@ class Slots:
 
     def _end_restore(self, event: SlotDone, job: _Job) -> None:
         holdings, lane = self._holdings, event.lane
-        good = event.ok and holdings.trusted and (job.node.alive or job.node is holdings.tree.root)
+        good = event.ok and job.faults == holdings.faults
         number = 0
         if good:
             path = holdings.plant(self.owner(lane), job.node, job.blocks, job.pages)
@@ -228,4 +230,5 @@ class Slots:
                 holdings.images.drop(image)
             holdings.tree.leave(job.node)
             self._move(lane, LaneSignal.FREED)
+            self._say(cmd.Forget(lane))
         holdings.pages.release(self.owner(lane))
