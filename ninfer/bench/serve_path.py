@@ -9,29 +9,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 
+from ninfer.bench.child import server, wait_ready
 from ninfer.bench.clients import Answer, ask, served_model
-from ninfer.bench.http_client import Refused, Target
+from ninfer.bench.http_client import Target
 from ninfer.bench.report import Json, Output, Parser, add_output, columns, head, percentiles
 from ninfer.bench.workloads import Overrides, workload
-from ninfer.errors import StartupError
 from ninfer.options import OptionError
-
-POLL_S = 0.02
-STOP_S = 20.0
 
 
 def _parser() -> Parser:
@@ -151,10 +145,9 @@ def main(argv: Sequence[str]) -> int:
 def _measure(options: argparse.Namespace, server_options: Sequence[str], rate: float | None, folder: Path) -> Json:
     request_log = folder / "requests.jsonl"
     event_log = None if options.no_event_log else folder / "events.jsonl"
-    with _server(options, server_options, request_log, event_log) as (process, port):
-        target = Target.of(f"http://127.0.0.1:{port}", None)
-        started = time.perf_counter()
-        ready_s, model, answers = anyio.run(_drive, target, options, process, started)
+    own = ["--max-concurrency", str(options.clients), "--log-stats-interval-ms", str(options.interval_ms)]
+    with server([*server_options, *own], request_log, event_log) as (process, target):
+        ready_s, model, answers = anyio.run(_drive, target, options, process)
     measured = steady(request_log, event_log, options.clients)
     good = [answer for answer in answers if answer.error is None]
     return {
@@ -177,46 +170,11 @@ def _measure(options: argparse.Namespace, server_options: Sequence[str], rate: f
     }
 
 
-@contextmanager
-def _server(
-    options: argparse.Namespace, server_options: Sequence[str], request_log: Path, event_log: Path | None
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server as a child on a free port; it is told to stop at the end."""
-    port = _free_port()
-    command = [sys.executable, "-m", "ninfer.serve", *server_options, "--port", str(port)]
-    command += ["--max-concurrency", str(options.clients), "--request-log-jsonl", str(request_log)]
-    command += ["--log-stats-interval-ms", str(options.interval_ms)]
-    if event_log is not None:
-        command += ["--event-log", str(event_log)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr) as process:
-        try:
-            yield process, port
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def _drive(
-    target: Target, options: argparse.Namespace, process: subprocess.Popen[bytes], started: float
+    target: Target, options: argparse.Namespace, process: subprocess.Popen[bytes]
 ) -> tuple[float, Json, list[Answer]]:
     """Wait for the server, then stream for the asked time. Returns seconds to ready, the model, what was answered."""
-    with anyio.move_on_after(options.start_timeout) as scope:
-        while not await _is_ready(target):
-            if process.poll() is not None:
-                raise StartupError(f"the server ended with status {process.returncode} before it was ready")
-            await anyio.sleep(POLL_S)
-    if scope.cancelled_caught:
-        raise StartupError(f"the server was not ready within {options.start_timeout:.0f} s")
-    ready_s = time.perf_counter() - started
+    ready_s = await wait_ready(target, process, options.start_timeout)
     model = await served_model(target)
     body_of = workload("generation_1k", Overrides(None, options.max_tokens, {"model": model["id"], "temperature": 0}))
     answers: list[Answer] = []
@@ -234,14 +192,6 @@ async def _drive(
             for _ in range(options.clients):
                 tasks.start_soon(client)
     return ready_s, model, answers
-
-
-async def _is_ready(target: Target) -> bool:
-    try:
-        await target.get("/health")
-    except (OSError, Refused):
-        return False
-    return True
 
 
 def table(report: Json) -> str:

@@ -1,4 +1,4 @@
-"""Where turns begin in a rendered prompt, and which of these places later prompts are likely to share (serving spec, 14.4).
+"""Where turns begin in a rendered prompt, and which of these places later prompts may share (serving spec, 14.4).
 
 Prompts of one conversation differ from some turn on: the next request appends to it, edits it, or drops its reasoning.
 What lies in front of such a turn is worth keeping.

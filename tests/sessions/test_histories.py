@@ -1,0 +1,153 @@
+"""Whatever is reused, the answer is that of a server that reads everything anew: the real scheduler on the real engine.
+
+A history is a handful of requests that extend, edit, branch, repeat, leave and come back, on few lanes, few pages, few
+images. The reference reads each prompt alone on an engine of its own; prompts come from a small world, so that most
+references are known already.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+
+from ninfer.config import EngineSettings, SchedulerSettings
+from ninfer.engine.engine import Engine
+from ninfer.types import Marks
+from tests.support.direct import Direct
+from tests.support.random_model import RandomModel
+
+VOCABULARY = 203
+CONTEXT = 640
+HISTORIES = 2000
+PARTS = 8
+PAGES = 24
+LIMITS = (1, 3, 8, 20, 70)
+
+
+def engine(lanes: int, images: int, places: int) -> Engine:
+    settings = EngineSettings(
+        max_context_tokens=CONTEXT,
+        kv_capacity_tokens=max(PAGES, lanes) * 64,
+        lanes=lanes,
+        prefill_chunk_tokens=256,
+        kv_dtype="bf16",
+        host_images=images,
+        host_pages=places,
+    )
+    return Engine.load(RandomModel(), settings, VOCABULARY)
+
+
+@cache
+def reference() -> Direct:
+    settings = SchedulerSettings(max_context_tokens=CONTEXT, prefill_chunk_tokens=256, prefix_reuse=False, max_pending=9)
+    return Direct(engine(1, 0, 0), settings, PAGES)
+
+
+@cache
+def cold(prompt: tuple[int, ...], limit: int) -> tuple[int, ...]:
+    """What a server that holds nothing answers."""
+    return reference().serve(prompt, limit).output
+
+
+@cache
+def warm(lanes: int, images: int, places: int) -> Engine:
+    return engine(lanes, images, places)
+
+
+def words(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(random.Random(seed).choices(range(VOCABULARY), k=count))
+
+
+PREAMBLES = [words(0, 300), words(1, 70), ()]
+MESSAGES = [words(seed, length) for seed, length in enumerate((5, 40, 64, 100, 130, 200), 10)]
+
+
+class History:
+    """One random conversation world on one server."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        choose = self.random.choice
+        lanes, images, places = choose([(1, 0, 0), (1, 2, 0), (1, 6, 40), (2, 5, 0), (3, 3, 20)])
+        settings = SchedulerSettings(
+            lanes=lanes,
+            max_context_tokens=CONTEXT,
+            prefill_chunk_tokens=choose([64, 256]),
+            max_pending=20,
+            steps_ahead=seed % 2,
+            images=images,
+            host_pages=places,
+            turn_checkpoints=choose([0, 2]),
+            max_shared_prefixes=choose([0, 2]),
+        )
+        self.server = Direct(warm(lanes, images, places), settings, max(PAGES, lanes))
+        self.server.engine.reset()
+        self.told: list[tuple[tuple[int, ...], Marks]] = []
+        self.ways: Counter[str] = Counter()
+
+    def prompt(self) -> tuple[tuple[int, ...], Marks]:
+        """Something new, or something that goes on from, edits or repeats what was said before."""
+        choose = self.random.choice
+        if not self.told or self.random.random() < 0.2:
+            preamble, message = choose(PREAMBLES), choose(MESSAGES)
+            prompt = preamble + message
+            return prompt, Marks(len(prompt) - 4, len(preamble), len(prompt) - 4, len(preamble))
+        before, marks = choose(self.told)
+        roll = self.random.random()
+        if roll < 0.25:
+            return before, marks
+        if roll < 0.5:
+            at = self.random.randrange(len(before))
+            before = before[:at] + choose(MESSAGES)[:30] + before[at + 30 :]
+        message = choose(MESSAGES)
+        if len(before) + len(message) > CONTEXT - 80:
+            return before, marks
+        return before + message, Marks(len(before) + len(message) - 4, len(before), len(before) + len(message) - 4, 0)
+
+    def play(self) -> None:
+        server, random = self.server, self.random
+        open_requests: list[tuple[int, tuple[int, ...], int, Marks]] = []
+        for _ in range(random.randint(3, 9)):
+            prompt, marks = self.prompt()
+            limit = random.choice(LIMITS)
+            open_requests.append((server.ask(prompt, limit, marks=marks), prompt, limit, marks))
+            if random.random() < 0.15:  # the client leaves somewhere
+                for _ in range(random.randint(0, 3)):
+                    if server.flight:
+                        server.land()
+                server.release(open_requests.pop()[0])
+            elif random.random() < 0.7:
+                server.run()
+                self.check(open_requests)
+            server.machine.audit()
+        server.run()
+        self.check(open_requests)
+        server.machine.audit()
+
+    def check(self, open_requests: list[tuple[int, tuple[int, ...], int, Marks]]) -> None:
+        for number, prompt, limit, marks in open_requests:
+            asked = self.server.requests[number]
+            assert asked.reason == "output_limit"
+            assert asked.output == cold(prompt, limit), (number, asked.way, asked.cached)
+            self.ways[asked.way] += 1
+            self.told.append((prompt + asked.output, marks))
+            self.server.release(number)
+        open_requests.clear()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_way_of_reuse_gives_the_answers_of_a_cold_server(part: int) -> None:
+    torch.set_num_threads(1)
+    ways: Counter[str] = Counter()
+    for seed in range(part, HISTORIES, PARTS):
+        history = History(seed)
+        history.play()
+        ways += history.ways
+    assert set(ways) == {
+        "full_reset", "append_frontier", "restore_turn_checkpoint", "restore_user_turn_anchor", "fork_shared_prefix",
+    }, ways  # fmt: skip
+    assert sum(ways.values()) > 2 * ways["full_reset"]

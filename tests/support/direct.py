@@ -1,0 +1,166 @@
+"""Scheduler and engine without actors between them: commands are carried out at once, steps land when told to."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ninfer.actors.engine import EngineLike, Pending
+from ninfer.config import SchedulerSettings
+from ninfer.ledger import BlockNames, Ledger, PromptIdentity
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler import events as ev
+from ninfer.scheduler.machine import Scheduler
+from ninfer.step import DecodeResult, DecodeRound, DecodeRow, LaneSetup, PrefillChunk, PrefillResult
+from ninfer.types import Marks, Sampling
+
+GREEDY = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
+NAMES = BlockNames(b"tests")
+
+
+@dataclass
+class Asked:
+    """One request: what it asked for, and what became of it."""
+
+    prompt: tuple[int, ...]
+    limit: int
+    stop_ids: tuple[int, ...] = ()
+    drawn: list[int] = field(default_factory=list)
+    cached: int | None = None
+    way: str = ""
+    reason: str = ""
+    counted: int | None = None
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """Tokens that count."""
+        return tuple(self.drawn if self.counted is None else self.drawn[: self.counted])
+
+
+class Direct:
+    """A scheduler that serves, and its engine."""
+
+    def __init__(self, engine: EngineLike, settings: SchedulerSettings, pages: int) -> None:
+        self.engine = engine
+        self.machine = Scheduler(settings)
+        self.requests: dict[int, Asked] = {}
+        self.ledgers: list[Ledger | None] = [None] * settings.lanes
+        self.flight: deque[tuple[Any, Pending[Any]]] = deque()
+        self.now = 0.0
+        self.computed = 0
+        self.orders: list[cmd.Command] = []
+        for event in (ev.PlanMade(1, 2, ""), ev.ModelLoaded(1, 2, pages, "", engine.folds_late), ev.WarmedUp()):
+            self.send(event)
+
+    def send(self, event: ev.Event) -> None:
+        self.now += 0.001
+        for command in self.machine.handle(event, self.now):
+            self._obey(command)
+
+    def ask(
+        self,
+        prompt: Sequence[int],
+        limit: int,
+        *,
+        marks: Marks | None = None,
+        stop_ids: tuple[int, ...] = (),
+        priority: int = 0,
+    ) -> int:
+        """Submit a request; returns its number."""
+        self.send(ev.Arrived(1))
+        number = max(self.requests)
+        asked = self.requests[number]
+        asked.prompt, asked.limit, asked.stop_ids = tuple(prompt), limit, stop_ids
+        names = NAMES.names(asked.prompt)
+        self.send(ev.Prepared(number, len(prompt), limit, names, marks or Marks(turn=len(prompt)), priority))
+        return number
+
+    def land(self) -> None:
+        """Land the oldest step."""
+        command, pending = self.flight.popleft()
+        result = pending.wait()
+        if isinstance(command, cmd.StartChunk):
+            self._land_chunk(command, result)
+        else:
+            self._land_round(command, result)
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Land steps until nothing is in flight, or `until` holds."""
+        while self.flight and not until():
+            self.land()
+
+    def serve(self, prompt: Sequence[int], limit: int, **options: Any) -> Asked:
+        """One request from its beginning to its end."""
+        number = self.ask(prompt, limit, **options)
+        self.run()
+        self.release(number)
+        return self.requests[number]
+
+    def release(self, number: int) -> None:
+        """Nobody reads the answer any more: what is left of the request ends."""
+        self.send(ev.Released(number))
+
+    def _obey(self, command: cmd.Command) -> None:
+        match command:
+            case cmd.Accept():
+                self.requests[command.request_id] = Asked((), 0)
+            case cmd.Admit():
+                asked = self.requests[command.request_id]
+                asked.cached, asked.way = command.cached_tokens, command.way
+                self.ledgers[command.lane] = Ledger(NAMES, asked.prompt, PromptIdentity.of(NAMES, asked.prompt))
+            case cmd.Finish():
+                asked = self.requests[command.request_id]
+                asked.reason = command.reason
+                if command.retained_tokens:
+                    asked.counted = command.retained_tokens - len(asked.prompt)
+            case cmd.Fail():
+                self.requests[command.request_id].reason = command.code
+            case cmd.StartChunk():
+                self._launch_chunk(command)
+            case cmd.StartRound():
+                rows = tuple(DecodeRow(row.lane, row.position, row.mapping) for row in command.rows)
+                self.flight.append((command, self.engine.launch(DecodeRound(rows, command.before))))
+            case cmd.Forget():
+                self.ledgers[command.lane] = None
+            case cmd.RefuseSlot() | cmd.Erased() | cmd.ReadSession() | cmd.WriteSession():
+                self.orders.append(command)
+            case _:
+                pass
+
+    def _launch_chunk(self, command: cmd.StartChunk) -> None:
+        asked = self.requests[command.request_id]
+        self.computed += command.end - command.begin
+        chunk = PrefillChunk(
+            lane=command.lane,
+            begin=command.begin,
+            token_ids=asked.prompt[command.begin : command.end],
+            mapping=command.mapping,
+            setup=LaneSetup(GREEDY, asked.stop_ids, asked.prompt) if command.first else None,
+            sample=command.sample,
+            before=command.before,
+            after=command.after,
+        )
+        self.flight.append((command, self.engine.launch(chunk)))
+
+    def _land_chunk(self, command: cmd.StartChunk, result: PrefillResult) -> None:
+        drawn = result.drawn
+        ids = drawn.token_ids if drawn is not None else ()
+        self.requests[command.request_id].drawn.extend(ids)
+        blocks = self._extend(command.lane, ids)
+        stopped = drawn is not None and drawn.stopped
+        self.send(ev.ChunkLanded(command.step, len(ids), stopped, 0.001, blocks))
+
+    def _land_round(self, command: cmd.StartRound, result: DecodeResult) -> None:
+        rows = []
+        for row, drawn in zip(command.rows, result.drawn, strict=True):
+            self.requests[row.request_id].drawn.extend(drawn.token_ids)
+            blocks = self._extend(row.lane, drawn.token_ids)
+            rows.append(ev.RowLanded(row.request_id, len(drawn.token_ids), drawn.stopped, blocks))
+        self.send(ev.RoundLanded(command.step, tuple(rows), 0.001))
+
+    def _extend(self, lane: int, ids: Sequence[int]) -> tuple[str, ...]:
+        ledger = self.ledgers[lane]
+        assert ledger is not None
+        return ledger.extend(ids)
