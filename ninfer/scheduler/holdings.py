@@ -88,6 +88,7 @@ class Hold:
     table      all its pages, in the order of its block table
     image      promised to it until its state is restored
     captures   states that its prompt passes and that are to be stored: depth in blocks and kind
+    storing    depths of those that a step in flight stores
     """
 
     session: int = 0
@@ -95,6 +96,7 @@ class Hold:
     table: list[int] = field(default_factory=list)
     image: Image | None = None
     captures: dict[int, ImageKind] = field(default_factory=dict)
+    storing: set[int] = field(default_factory=set)
     begun: bool = False
     needed: int = 0
 
@@ -150,7 +152,7 @@ class Holdings:
     def _choose(self, request: Request, idle: Iterable[int]) -> Plan:
         """The idle lane that reuses most; of equal ones the one whose session is the smallest loss (14.3)."""
         path = self._known(request)
-        plans = [self._plan(path, lane) for lane in idle]
+        plans = [self._plan(path, lane, settled=False) for lane in idle]
 
         def rank(plan: Plan) -> tuple[int, int, int, int]:
             session = self.sessions[plan.lane]
@@ -165,13 +167,14 @@ class Holdings:
             return []
         return self.tree.match(request.blocks, (request.prompt - 1) // PAGE_TOKENS)
 
-    def _plan(self, path: Sequence[Node], lane: int, promised: Image | None = None) -> Plan:
+    def _plan(self, path: Sequence[Node], lane: int, *, settled: bool) -> Plan:
+        """The deepest reuse in a lane; once it is `settled` that it is this one, every image is open to it."""
         session = self.sessions[lane]
         for depth in range(len(path), 0, -1):
             node = path[depth - 1]
             if session is not None and session.resident is node:
                 return Plan(lane, tuple(path[:depth]), None)
-            if node.image is not None and (node.image is promised or self._is_open_to(node.image, session)):
+            if node.image is not None and (settled or self._is_open_to(node.image, session)):
                 return Plan(lane, tuple(path[:depth]), node.image)
         return Plan(lane, (), None)
 
@@ -215,9 +218,13 @@ class Holdings:
         return request.prompt - len(hold.path) * PAGE_TOKENS
 
     def waits_for(self, request: Request, other: Request) -> bool:
-        """Whether `other` is about to read what `request` needs as well."""
-        depth = len(self._holds[request.id].path)
-        return depth < min(len(request.blocks), len(other.blocks)) and request.blocks[depth] == other.blocks[depth]
+        """Whether `other` is about to store a state that `request` could go on from, deeper than what it has now."""
+        hold = self._holds[other.id]
+        depth, last = len(self._holds[request.id].path), (request.prompt - 1) // PAGE_TOKENS
+        return any(
+            depth < at <= last and request.blocks[at - 1 : at] == other.blocks[at - 1 : at]
+            for at in (*hold.captures, *hold.storing)
+        )
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +233,7 @@ class Holdings:
         assert request.lane is not None
         hold, lane = self._holds[request.id], request.lane
         displaced = self.sessions[lane]
-        plan = self._plan(self._known(request), lane, hold.image)
+        plan = self._plan(self._known(request), lane, settled=True)
         if plan.depth < len(hold.path):
             raise IllegalTransition(f"request {request.id} was promised {len(hold.path)} blocks, {plan.depth} are left")
         self.tree.use(self._tip(plan.path))
@@ -356,6 +363,7 @@ class Holdings:
         image = self.images.take(kind, None if kind is ImageKind.SHARED else hold.session)
         if image is None:
             return (), ()
+        hold.storing.add(at)
         return (CaptureState(request.lane, image.id),), (image,)
 
     def _admits_shared(self) -> bool:
@@ -380,6 +388,7 @@ class Holdings:
         self._grow(request, hold, tokens)
         for image in images:
             at = tokens // PAGE_TOKENS
+            hold.storing.discard(at)
             if not self.trusted or at > len(hold.path):
                 self.images.drop(image)
                 continue
