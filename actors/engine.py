@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, overload
 
@@ -21,7 +22,21 @@ class Pending(Protocol[R]):
 
 
 class EngineLike(Protocol):
-    """Carries out plans on the device. Its methods are called from the device thread only."""
+    """Carries out plans on the device. Its methods are called from the device thread only.
+
+    folds_late    when a block that a round has filled becomes a state: see :func:`ninfer.step.standing_block`
+    image_bytes   size of one state image: convolution columns of all layers, then states of all layers
+    page_bytes    size of one page: its planes behind each other
+    """
+
+    @property
+    def folds_late(self) -> bool: ...
+
+    @property
+    def image_bytes(self) -> int: ...
+
+    @property
+    def page_bytes(self) -> int: ...
 
     @overload
     def launch(self, plan: PrefillChunk) -> Pending[PrefillResult]: ...
@@ -34,6 +49,26 @@ class EngineLike(Protocol):
         the token that the step before draws for its lane. A row behind a stop token is legal, and what it draws is
         dropped. After a step that failed nothing that was launched counts, until `reset`.
         """
+        ...
+
+    def read_pages(self, pages: Sequence[int]) -> memoryview:
+        """[n page_bytes] copies of device pages, in this order. Nothing is in flight when it is called."""
+        ...
+
+    def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
+        """Fill device pages from such bytes. Nothing is in flight when it is called."""
+        ...
+
+    def read_image(self, image: int) -> memoryview:
+        """[image_bytes] of a stored image; valid until it is stored anew. Nothing is in flight when it is called."""
+        ...
+
+    def write_image(self, image: int, data: memoryview) -> None:
+        """Fill a stored image. Nothing is in flight when it is called."""
+        ...
+
+    def capture(self, lane: int, image: int) -> None:
+        """Store a lane's state as :class:`ninfer.step.CaptureState` does. Nothing is in flight when it is called."""
         ...
 
     def reset(self) -> None:

@@ -29,6 +29,8 @@ class EngineSettings:
     cuda_graph                 whether decode rounds are captured and replayed; the same bits either way
     short_chunk_products       how a GPU multiplies short prefill chunks: `auto`, `library`, or `in-register`, which is
                                inexact: a token's bits may depend on the length of its chunk
+    host_images                states of sequences at a block start that fit into page-locked host memory
+    host_pages                 pages of the attention cache that fit there
     """
 
     device: str = "cpu"
@@ -42,6 +44,8 @@ class EngineSettings:
     kv_headroom_bytes: int = 1024 * MIB
     cuda_graph: bool = True
     short_chunk_products: str = "auto"
+    host_images: int = 0
+    host_pages: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,7 @@ class GenerationSettings:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
+    tolerant_tool_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
