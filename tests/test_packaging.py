@@ -38,7 +38,7 @@ def sources() -> set[str]:
     """Files of the package as git knows them, under their import paths."""
     names = run("git", "ls-files", "ninfer", "actors", "kernels", cwd=ROOT).splitlines()
     inside = [name if name.startswith("ninfer/") else f"ninfer/{name}" for name in names]
-    return {name for name in inside if name.endswith((".py", ".jinja", ".json", ".md", ".ninfer"))}
+    return {name for name in inside if name.endswith((".py", ".html", ".jinja", ".json", ".md", ".ninfer"))}
 
 
 @pytest.fixture(scope="module")
