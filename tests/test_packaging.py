@@ -99,7 +99,7 @@ def test_importing_the_package_loads_nothing(tmp_path: Path) -> None:
 
 def test_every_console_script_has_its_function() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert set(scripts) == {"ninfer-serve", "ninfer-artifact", "ninfer-bench", "ninfer-replay"}
+    assert set(scripts) == {"ninfer-serve", "ninfer-artifact", "ninfer-bench", "ninfer-parse", "ninfer-replay"}
     for target in scripts.values():
         module, _, function = target.partition(":")
         probe = f"import {module} as m; assert callable(m.{function})"
