@@ -84,7 +84,7 @@ class EngineLike(Protocol):
 class MemoryCheck:
     """A memory plan against the device. `message` is the refusal of the kv-and-state spec, 14.3, for when it is short.
 
-    pages        size of the shared page pool that the plan resolves to
+    pages    size of the shared page pool that the plan resolves to
     """
 
     required_bytes: int

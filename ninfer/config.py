@@ -126,6 +126,7 @@ class GenerationSettings:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
+    tolerant_tool_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def sources() -> set[str]:
     """Files of the package as git knows them, under their import paths."""
     names = run("git", "ls-files", "ninfer", "actors", "kernels", cwd=ROOT).splitlines()
     inside = [name if name.startswith("ninfer/") else f"ninfer/{name}" for name in names]
-    return {name for name in inside if name.endswith((".py", ".jinja", ".json", ".md", ".ninfer"))}
+    return {name for name in inside if name.endswith((".py", ".html", ".jinja", ".json", ".md", ".ninfer"))}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_importing_the_package_loads_nothing(tmp_path: Path) -> None:
 
 def test_every_console_script_has_its_function() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert set(scripts) == {"ninfer-serve", "ninfer-artifact", "ninfer-bench", "ninfer-replay"}
+    assert set(scripts) == {"ninfer-serve", "ninfer-artifact", "ninfer-bench", "ninfer-parse", "ninfer-replay"}
     for target in scripts.values():
         module, _, function = target.partition(":")
         probe = f"import {module} as m; assert callable(m.{function})"

@@ -45,7 +45,8 @@ def gdn_round(
     out           columns of HV DV values, rounded once from fp32
     effects       writes the first B L columns of out and the rows of the columns. If a lane's first column stands in a
                   later block than `state_blocks` says, that block's entry state replaces `slots.s`: the next round
-                  must say so. Columns that were rejected are forgotten by giving the next round an earlier position.
+                  must say so. To keep its entry columns, which lie in the ring before the round, is the caller's part.
+                  Columns that were rejected are forgotten by giving the next round an earlier position.
 
     On a GPU lanes, positions, state_blocks and the slots are read before the launch before this one has ended: they
     must have been written two launches ago or in an earlier graph.
@@ -91,7 +92,7 @@ def gdn_chunk(
     begin          position of the first token, a multiple of 64; at 0 a sequence begins and nothing is read of the slot
     scratch        [n] uint8, n >= chunk_scratch_bytes(T, ...), starting at a multiple of 256
     out            [T, HV DV] bf16, rounded once from fp32
-    effects        writes out; `slots.s` becomes the entry state of block (begin + T) // 64; that block's rows and the
+    effects        writes out; `slots.s` and the entry columns become those of block (begin + T) // 64; its rows and the
                    last three columns are kept; scratch is overwritten
     """
     tokens = first.shape[0]

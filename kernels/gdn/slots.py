@@ -21,6 +21,9 @@ ROWS = BLOCK + MAX_COLUMNS
 # up to 15 rows behind the block that is read, so its last row is 95th.
 KEY_ROWS = BLOCK + 2 * MAX_COLUMNS
 RING = 2 * MAX_COLUMNS  # three columns before the round, and those of the round
+# Behind them lie the entry columns, which the convolution read before the block of the entry state: who goes on from
+# that block's start needs them after the ring has moved on.
+RING_ROWS = RING + TAPS - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +65,8 @@ class GdnSlots:
     open_u   [C, HV, 80, DV] fp32, u; at p % 80
     open_g   [C, HV, 2, 80] fp32, G (sum of the decay's logarithm from the block's first position on) and the factor
              1 / sqrt(k . k + 1e-6) of the key head; at p % 80
-    ring     [C, 32, channels] bf16, what the convolution read; at p % 32
+    ring     [C, 35, channels] bf16, what the convolution read; at p % 32. The last three rows are the entry columns: of
+             the positions before the lane's block, oldest first; never read for block 0
     """
 
     s: Tensor
@@ -100,5 +104,5 @@ def slots_buffer(shape: GdnShape, lanes: int, device: torch.device | str) -> Gdn
         open_k=torch.empty(lanes, shape.key_heads, KEY_ROWS, key, dtype=torch.bfloat16, device=device),
         open_u=torch.empty(lanes, shape.value_heads, ROWS, value, device=device),
         open_g=torch.empty(lanes, shape.value_heads, 2, ROWS, device=device),
-        ring=torch.empty(lanes, RING, shape.channels, dtype=torch.bfloat16, device=device),
+        ring=torch.empty(lanes, RING_ROWS, shape.channels, dtype=torch.bfloat16, device=device),
     )

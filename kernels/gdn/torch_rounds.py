@@ -152,5 +152,7 @@ def gdn_chunk(
         open_rows.keep_rows(kept, k[kept - begin])
     last = torch.arange(max(begin, end - TAPS + 1), end)
     slots.ring[lane, last % RING] = fresh[last - begin]
+    if full := tokens // BLOCK * BLOCK:
+        slots.ring[lane, RING:] = fresh[full - TAPS + 1 : full]
     z = _heads(z.float(), slots.value_heads, slots.value_width)
     out.copy_(gated_norm(o, z, constants.norm, constants.eps).flatten(1))

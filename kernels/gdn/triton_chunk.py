@@ -268,13 +268,32 @@ def scan_blocks(
     tl.store(s_at, state)
 
 
+@triton.jit
+def _keep_columns(
+    first, second, to, token, kept, head, key_heads, heads, first_stride, second_stride, DK: tl.constexpr,
+    DV: tl.constexpr,
+):  # fmt: skip
+    """Copy what the convolution read of tokens [n, 1], where `kept`, to rows `to`: the channels of a value head, and
+    those of the key head with the same number."""
+    e = tl.arange(0, DV)[None, :]
+    value = tl.load(second + token * second_stride + head * DV + e, mask=kept, other=0.0)
+    tl.store(to + 2 * key_heads * DK + head * DV + e, value, mask=kept)
+    if head < key_heads:
+        d = tl.arange(0, DK)[None, :]
+        for both in tl.static_range(2):
+            channel = (both * key_heads + head) * DK + d
+            key_rows = tl.load(first + token * first_stride + channel, mask=kept, other=0.0)
+            tl.store(to + channel, key_rows, mask=kept)
+
+
 @triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "first_stride", "second_stride"])
 def finish_rows(
     mixed, first, second, norm, ring, out,
     tokens, begin, first_block, key_heads, heads, first_stride, second_stride, eps,
     DK: tl.constexpr, DV: tl.constexpr, RING: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
-    """out[t] = norm of o * silu(z); the last block also keeps its last three columns in the lane's ring."""
+    """out[t] = norm of o * silu(z); the last block also keeps the last three columns in the lane's ring, and the three
+    before the last block start, if that lies behind the chunk's first token, as entry columns behind it."""
     first_stride *= APART
     second_stride *= APART
     head = tl.program_id(0)
@@ -294,15 +313,19 @@ def finish_rows(
     tl.store(out + (row_at * heads + head) * DV + e[None, :], y.to(tl.bfloat16), mask=there)
     if (block + 1) * 64 >= tokens:
         channels = 2 * key_heads * DK + heads * DV
-        last = tokens - 4 + tl.arange(0, 4)
-        at = last.to(tl.int64)[:, None]
-        kept = ((tl.arange(0, 4) > 0) & (last >= 0))[:, None]
+        index = tl.arange(0, 4)
+        last = tokens - 4 + index
+        kept = ((index > 0) & (last >= 0))[:, None]
         to = ring + ((begin + last) % RING)[:, None] * channels
-        value = tl.load(second + at * second_stride + head * DV + e[None, :], mask=kept, other=0.0)
-        tl.store(to + 2 * key_heads * DK + head * DV + e[None, :], value, mask=kept)
-        if head < key_heads:
-            d = tl.arange(0, DK)[None, :]
-            for both in tl.static_range(2):
-                channel = (both * key_heads + head) * DK + d
-                key_rows = tl.load(first + at * first_stride + channel, mask=kept, other=0.0)
-                tl.store(to + channel, key_rows, mask=kept)
+        _keep_columns(
+            first, second, to, last.to(tl.int64)[:, None], kept, head, key_heads, heads, first_stride, second_stride,
+            DK, DV,
+        )  # fmt: skip
+        full = tokens // 64 * 64
+        before = full - 4 + index
+        kept = ((index > 0) & (full > 0))[:, None]
+        to = ring + (RING - 1 + index)[:, None] * channels
+        _keep_columns(
+            first, second, to, before.to(tl.int64)[:, None], kept, head, key_heads, heads, first_stride, second_stride,
+            DK, DV,
+        )  # fmt: skip

@@ -17,9 +17,11 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ninfer.kernels.gdn import slots
 from ninfer.kernels.low_bit_linear.triton_finish import norm_factor
 
 BLOCK = tl.constexpr(64)
+RING_ROWS = tl.constexpr(slots.RING_ROWS)
 L2_EPS = tl.constexpr(1e-6)  # model spec, section 0: inside the root, on the sum
 
 
@@ -226,7 +228,7 @@ def gdn_round(
     gated_channel = (2 * key_heads) * DK + head * DV + which * (heads * DV) + e[None, :]
     pair_taps = _taps(taps, channels, pair_channel)
     gated_taps = _taps(taps, channels, gated_channel)
-    ring += lane * RING * channels
+    ring += lane * RING_ROWS * channels
     pair_past = _past(ring, channels, pair_channel, begin, RING)
     gated_past = _past(ring, channels, gated_channel, begin, RING)
     weights = _weights(ab, head, heads, hidden, STEPS, STEP)

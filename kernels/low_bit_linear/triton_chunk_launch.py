@@ -36,6 +36,7 @@ def product_chunk(x: Tensor, weight: LowBitWeight, out: Tensor, tile: ChunkTile 
     count, quanta, _ = weight.words.shape
     if tile is None:
         tile = chunk_tile(*chip_of(x.device), count, columns, tokens)
+    assert columns % tile.step == 0
     half, apart = (weight.rows // 2, PAIR_ROWS) if weight.paired else (PAIR_ROWS, TILE_ROWS)
     product_kernel[(-(-tokens // tile.tokens), -(-count // tile.tiles))](
         x, weight.words, out, tokens, columns // tile.step, quanta, count, weight.rows // 8, half // 8, apart // 8,

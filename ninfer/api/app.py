@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from ninfer.actors.gateway import NOT_YET, Gateway
 from ninfer.api.chat import chat_completion
+from ninfer.api.dashboard import add_dashboard
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
 from ninfer.api.messages import count_tokens, create_message
@@ -76,6 +77,7 @@ def create_app(service: Service, operations: Operations) -> Quart:
 
     add_texts(app, service, _body)
     add_operations(app, operations, gateway, service.unix_time)
+    add_dashboard(app)
     add_openapi(app)
 
     @app.errorhandler(Exception)

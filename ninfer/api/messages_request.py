@@ -16,6 +16,8 @@ from ninfer.api.thinking import ThinkingRequest
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 BUDGET_MIN = 1024
+# Each costs a step for every character of the answer; clients have a handful.
+STOPS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +76,10 @@ def parse_count(source: Object) -> MessagesRequest:
 
 def _stops(source: Object) -> tuple[str, ...]:
     stops = []
-    for stop in array(source, "stop_sequences") or ():
+    sent = array(source, "stop_sequences") or ()
+    if len(sent) > STOPS_MAX:
+        raise wrong("stop_sequences", f"at most {STOPS_MAX} strings")
+    for stop in sent:
         if not isinstance(stop, str):
             raise wrong("stop_sequences", "an array of strings")
         if stop:

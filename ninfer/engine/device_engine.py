@@ -21,6 +21,7 @@ from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace
 from ninfer.engine.devices import chunk_policy, gpu_name, settle_device
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.plan import MemoryPlan, plan_memory
+from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.low_bit_linear.chunk_route import warm_up_lengths
 from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
@@ -39,6 +40,7 @@ from ninfer.step import (
     PageMapping,
     PrefillChunk,
     PrefillResult,
+    Transfer,
 )
 
 R = TypeVar("R")
@@ -46,13 +48,6 @@ R = TypeVar("R")
 # Steps whose host memory is in use: two in flight, and one whose result is being read while the next is prepared.
 _HOST_SLOTS = 4
 _CPU_MULTIPROCESSORS = 4  # where there is no GPU, programs only shape the buffers
-
-
-@dataclass(slots=True)
-class _Lane(Lane):
-    """state_block: block whose entry state the recurrent slots hold"""
-
-    state_block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,8 @@ class DeviceEngine:
         self._chunks = Chunks(
             layout.config, weights, cache, workspace.shared, workspace.chunk, public_ids, self._chunk_policy
         )
-        self._lanes = [_Lane() for _ in range(settings.lanes)]
+        self._lanes = [Lane() for _ in range(settings.lanes)]
+        self._transfers = Transfers(cache.carried, settings, workspace.chunk.matrix)
         self._tables = self._pinned(*cache.tables.shape)
         self._limits = TableLimits(settings.max_context_tokens, memory.pages, cache.tables.shape[1])
         self._slots = [self._host_slot() for _ in range(_HOST_SLOTS)]
@@ -215,6 +211,47 @@ class DeviceEngine:
         """[rows, V] fp32 copy: what the last launched step drew from; public ids first, then the reserved rows."""
         return self._workspace.shared.logits[: self._logit_rows].clone()
 
+    @property
+    def folds_late(self) -> bool:
+        """A block that rounds have filled becomes a state when the next begins."""
+        return True
+
+    @property
+    def image_bytes(self) -> int:
+        return self._transfers.image_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        return self._transfers.page_bytes
+
+    @torch.inference_mode()
+    def read_pages(self, pages: Sequence[int]) -> memoryview:
+        """[n page_bytes]; waits for the device."""
+        return self._transfers.read_pages(pages)
+
+    @torch.inference_mode()
+    def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
+        """data [n page_bytes]"""
+        self._transfers.write_pages(pages, data)
+
+    def read_image(self, image: int) -> memoryview:
+        """[image_bytes] of a stored image, until it is stored anew; waits for the device."""
+        return self._transfers.read_image(image)
+
+    def write_image(self, image: int, data: memoryview) -> None:
+        """data [image_bytes]; the image belongs to the block start at which the chunk begins that restores it."""
+        self._transfers.write_image(image, data)
+
+    @torch.inference_mode()
+    def transfer(self, transfers: Sequence[Transfer]) -> None:
+        """Carry out transfers that belong to no step; does not wait for them."""
+        self._transfers.carry_out(transfers, self._lanes)
+
+    @torch.inference_mode()
+    def capture(self, lane: int, image: int) -> None:
+        """Store a lane's state; does not wait for it."""
+        self._transfers.capture(lane, image, self._lanes[lane].state_block)
+
     @torch.inference_mode()
     def reset(self) -> None:
         """Forget every lane, after a fault: each must start anew. Raises DeviceFault if the device is lost."""
@@ -224,7 +261,7 @@ class DeviceEngine:
             self._cache.drawing.counts.zero_()
         except RuntimeError as error:
             raise DeviceFault(f"the device is lost: {error}") from error
-        self._lanes = [_Lane() for _ in self._lanes]
+        self._lanes = [Lane() for _ in self._lanes]
 
     @overload
     def run(self, plan: PrefillChunk) -> PrefillResult: ...
@@ -251,8 +288,9 @@ class DeviceEngine:
         assert tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
         slot, marks = self._slot(), _Marks(self._device)
         marks.begin()
+        self._transfers.carry_out(chunk.before, self._lanes, chunk)
         if chunk.setup is not None:
-            self._set_up(chunk.lane, chunk.setup)
+            self._set_up(chunk.lane, chunk.setup, chunk.begin)
         lane = self._lanes[chunk.lane]
         lane.check_chunk(chunk)
         end = chunk.begin + tokens
@@ -263,7 +301,7 @@ class DeviceEngine:
         buffers.ids[:tokens].copy_(slot.ids[:tokens], non_blocking=True)
         buffers.begin.copy_(slot.begin, non_blocking=True)
         self._chunks.read(chunk.lane, chunk.begin, tokens)
-        lane.frontier, lane.state_block = end, end // PAGE_TOKENS
+        lane.advance(end)
         if chunk.sample:
             drawn_by = uniform(lane.running.sampling.seed, end, Purpose.PREFILL)
             self._tell(slot, [_Row(chunk.lane, end, lane.state_block, drawn_by)])
@@ -272,15 +310,18 @@ class DeviceEngine:
             self._logit_rows = 1
             slot.results[:1].copy_(self._workspace.shared.results[:1], non_blocking=True)
         marks.end()
+        self._transfers.carry_out(chunk.after, self._lanes, chunk)
 
         def read(seconds: float) -> PrefillResult:
             return PrefillResult(_drawn(slot.results, (chunk.lane,))[0] if chunk.sample else None, seconds)
 
         return DeviceStep(marks, read)
 
-    def _set_up(self, number: int, setup: LaneSetup) -> None:
+    def _set_up(self, number: int, setup: LaneSetup, begin: int) -> None:
         assert len(setup.stop_ids) <= MAX_STOP_IDS, f"{len(setup.stop_ids)} stop ids, there is room for {MAX_STOP_IDS}"
-        self._lanes[number] = _Lane(setup)
+        self._lanes[number] = self._lanes[number].restarted(setup, begin)
+        if begin:
+            self._cache.carried.go_back(number)
         tables = self._cache.drawing
         stops = [*setup.stop_ids, *[-1] * (MAX_STOP_IDS - len(setup.stop_ids))]
         tables.laws[number].copy_(self._locked(torch.tensor(law_row(setup.sampling))), non_blocking=True)
@@ -293,6 +334,7 @@ class DeviceEngine:
         lanes = lanes_of(plan)
         slot, marks = self._slot(), _Marks(self._device)
         marks.begin()
+        self._transfers.carry_out(plan.before, self._lanes)
         told = []
         for row in plan.rows:
             lane = self._lanes[row.lane]
@@ -300,7 +342,10 @@ class DeviceEngine:
             self._map(row.lane, row.mapping, row.position + 1)
             drawn_by = uniform(lane.running.sampling.seed, row.position, Purpose.DECODE)
             told.append(_Row(row.lane, row.position, lane.state_block, drawn_by))
-            lane.frontier, lane.state_block = row.position + 1, row.position // PAGE_TOKENS
+            block = row.position // PAGE_TOKENS
+            if block > lane.state_block:
+                self._cache.carried.keep_entry(row.lane)  # the round folds the block before
+            lane.frontier, lane.state_block = row.position + 1, block
         self._tell(slot, told)
         self._replay(len(lanes))
         self._logit_rows = len(lanes)
@@ -359,6 +404,7 @@ class DeviceEngine:
             self._chunks.read(0, 0, tokens)
             self._chunks.logits(tokens)
             self._chunks.draw()
+        self._transfers.warm_up()
         if self._device.type != "cuda":
             return
         for round_ in self._workspace.rounds:
@@ -393,7 +439,7 @@ class DeviceEngine:
         its cache and state is random and finite.
         """
         assert 0 < tokens == PAGE_TOKENS * len(pages), f"{tokens} tokens, {len(pages)} pages"
-        self._set_up(number, setup)
+        self._set_up(number, setup, 0)
         self._map(number, PageMapping(0, pages), tokens)
         fill_lane(self._cache, number, torch.tensor(pages, device=self._device))
         lane = self._lanes[number]

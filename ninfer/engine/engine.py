@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, overload
 
@@ -15,6 +16,7 @@ from ninfer.engine.available import available_bytes
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import MemoryPlan, plan_memory
+from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.sampler.op import Purpose, sample, uniform
 from ninfer.model.arena import Arena
@@ -30,6 +32,7 @@ from ninfer.step import (
     PageMapping,
     PrefillChunk,
     PrefillResult,
+    Transfer,
     pages_for,
 )
 
@@ -75,6 +78,7 @@ class Engine:
         room = arenas.cache.tables.shape[1]
         self._limits = TableLimits(settings.max_context_tokens, memory.pages, room)
         self._logits = torch.empty(0, public_ids)
+        self._transfers = Transfers(arenas.cache.carried, settings, None)
 
     @classmethod
     def load(cls, artifact: LoadedModel, settings: EngineSettings, public_ids: int) -> Engine:
@@ -112,10 +116,52 @@ class Engine:
         """[rows, public_ids] fp32: what the last step drew from, one row per decode row or one for a sampling chunk."""
         return self._logits
 
+    @property
+    def folds_late(self) -> bool:
+        """A block that a round has filled is a state at once."""
+        return False
+
+    @property
+    def image_bytes(self) -> int:
+        return self._transfers.image_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        return self._transfers.page_bytes
+
+    @torch.inference_mode()
+    def read_pages(self, pages: Sequence[int]) -> memoryview:
+        """[n page_bytes]"""
+        return self._transfers.read_pages(pages)
+
+    @torch.inference_mode()
+    def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
+        """data [n page_bytes]"""
+        self._transfers.write_pages(pages, data)
+
+    def read_image(self, image: int) -> memoryview:
+        """[image_bytes] of a stored image, until it is stored anew."""
+        return self._transfers.read_image(image)
+
+    def write_image(self, image: int, data: memoryview) -> None:
+        """data [image_bytes]; the image belongs to the block start at which the chunk begins that restores it."""
+        self._transfers.write_image(image, data)
+
+    @torch.inference_mode()
+    def transfer(self, transfers: Sequence[Transfer]) -> None:
+        """Carry out transfers that belong to no step."""
+        self._transfers.carry_out(transfers, self._lanes)
+
+    @torch.inference_mode()
+    def capture(self, lane: int, image: int) -> None:
+        """Store a lane's state."""
+        self._transfers.capture(lane, image, self._lanes[lane].state_block)
+
     def reset(self) -> None:
         """Forget every lane, after a fault: each must start anew. Page contents need no clearing."""
         for number in range(len(self._lanes)):
-            self._clear(number)
+            self._lanes[number] = Lane()
+            self._arenas.cache.clear_lane(number)
 
     @overload
     def run(self, plan: PrefillChunk) -> PrefillResult: ...
@@ -147,28 +193,31 @@ class Engine:
 
     def _prefill(self, chunk: PrefillChunk) -> Drawn | None:
         check_chunk(chunk)
+        self._transfers.carry_out(chunk.before, self._lanes, chunk)
         if chunk.setup is not None:
-            self._clear(chunk.lane, chunk.setup)
+            self._set_up(chunk.lane, chunk.setup, chunk.begin)
         lane = self._lanes[chunk.lane]
         lane.check_chunk(chunk)
         end = chunk.begin + len(chunk.token_ids)
         self._map(chunk.lane, chunk.mapping, end)
         x = forward(self._config, self._arenas.weights, self._arenas.cache, self._chunk_batch(chunk, end))
-        lane.frontier = end
-        if not chunk.sample:
-            return None
-        (drawn,) = self._draw((chunk.lane,), x[-1:].contiguous(), (end,), Purpose.PREFILL)
+        lane.advance(end)
+        drawn = None
+        if chunk.sample:
+            (drawn,) = self._draw((chunk.lane,), x[-1:].contiguous(), (end,), Purpose.PREFILL)
+        self._transfers.carry_out(chunk.after, self._lanes, chunk)
         return drawn
 
     def _decode(self, plan: DecodeRound) -> tuple[Drawn, ...]:
         lanes = lanes_of(plan)
+        self._transfers.carry_out(plan.before, self._lanes)
         for row in plan.rows:
             self._lanes[row.lane].check_row(row.position)
             self._map(row.lane, row.mapping, row.position + 1)
         batch = self._round_batch(plan)
         x = forward(self._config, self._arenas.weights, self._arenas.cache, batch)
-        for number in lanes:
-            self._lanes[number].frontier += 1
+        for row in plan.rows:
+            self._lanes[row.lane].advance(row.position + 1)
         return self._draw(lanes, x, tuple(row.position for row in plan.rows), Purpose.DECODE)
 
     def _draw(
@@ -192,9 +241,14 @@ class Engine:
             for number, token, setup in zip(lanes, ids.tolist(), setups, strict=True)
         )
 
-    def _clear(self, number: int, setup: LaneSetup | None = None) -> None:
-        self._lanes[number] = Lane(setup)
-        self._arenas.cache.clear_lane(number)
+    def _set_up(self, number: int, setup: LaneSetup, begin: int) -> None:
+        self._lanes[number] = self._lanes[number].restarted(setup, begin)
+        cache = self._arenas.cache
+        if begin:
+            cache.carried.go_back(number)
+            cache.counts[number].zero_()
+        else:
+            cache.clear_lane(number)
 
     def _map(self, number: int, mapping: PageMapping, end: int) -> None:
         """Append pages to a lane's table and see that positions below `end` have one."""

@@ -21,11 +21,26 @@ class TableLimits:
 
 @dataclass(slots=True)
 class Lane:
-    """setup: law and stop ids of the running request; pages: in the lane's table; frontier: positions in the cache."""
+    """setup        law and stop ids of the running request
+    pages        in the lane's table
+    frontier     positions in the cache
+    state_block  block whose entry state and columns the lane holds; 0 has none
+    """
 
     setup: LaneSetup | None = None
     pages: int = 0
     frontier: int = 0
+    state_block: int = 0
+
+    def restarted(self, setup: LaneSetup, begin: int) -> Lane:
+        """The lane for a request whose first chunk begins at a block start; beyond 0 it goes on from what it holds."""
+        block = begin // PAGE_TOKENS
+        assert block == 0 or self.state_block == block, f"chunk at {begin}, state of block {self.state_block}"
+        return Lane(setup, 0, begin, block)
+
+    def advance(self, end: int) -> None:
+        """The lane has read up to `end`, and its state is that of the block in which the next position stands."""
+        self.frontier, self.state_block = end, end // PAGE_TOKENS
 
     def map(self, mapping: PageMapping, end: int, limits: TableLimits) -> slice | None:
         """Count pages that are appended to the lane's table, and see that positions below `end` have one.
@@ -62,7 +77,7 @@ def check_chunk(chunk: PrefillChunk) -> None:
     """What holds for every chunk, before its lane is set up."""
     assert chunk.token_ids, "an empty chunk"
     assert chunk.begin % PAGE_TOKENS == 0, "chunks start at a block's first position"
-    assert (chunk.setup is not None) == (chunk.begin == 0), "setup comes with a lane's first chunk"
+    assert chunk.setup is not None or chunk.begin > 0, "setup comes with a lane's first chunk"
 
 
 def lanes_of(plan: DecodeRound) -> tuple[int, ...]:

@@ -201,6 +201,43 @@ class ScriptedEngine:
         except OSError as error:
             raise StartupError(f"the journal {journal} cannot be written: {error.strerror}") from None
 
+    @property
+    def folds_late(self) -> bool:
+        """There are no states, so none is late."""
+        return False
+
+    @property
+    def image_bytes(self) -> int:
+        """A state is nothing: what a lane has read comes with each prompt."""
+        return 0
+
+    @property
+    def page_bytes(self) -> int:
+        """Nor is anything in a page."""
+        return 0
+
+    def read_pages(self, pages: Sequence[int]) -> memoryview:
+        """No bytes."""
+        return memoryview(b"")
+
+    def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
+        """There are no bytes to be written."""
+        assert not data.nbytes
+
+    def read_image(self, image: int) -> memoryview:
+        """No bytes."""
+        return memoryview(b"")
+
+    def write_image(self, image: int, data: memoryview) -> None:
+        """There are no bytes to be written."""
+        assert not data.nbytes
+
+    def capture(self, lane: int, image: int) -> None:
+        """There is nothing to be stored."""
+
+    def transfer(self, transfers: Sequence[Transfer]) -> None:
+        """Nor to be moved."""
+
     def reset(self) -> None:
         """Forget every lane."""
         self._is_warm = True
@@ -226,9 +263,9 @@ class ScriptedEngine:
     def _prefill(self, chunk: PrefillChunk, begin: float) -> tuple[float, Drawn | None]:
         lane = self._lanes[chunk.lane]
         if chunk.setup is not None:
-            # A prompt that begins behind position 0 goes on from what the lane holds already.
-            assert chunk.begin <= len(lane.ids), f"chunk at {chunk.begin}, lane holds {len(lane.ids)}"
-            lane = self._lanes[chunk.lane] = _Lane(lane.ids[: chunk.begin], chunk.setup)
+            # What stands before a prompt's first chunk was read for another, in this lane or elsewhere.
+            before = chunk.setup.prompt_ids[: chunk.begin]
+            lane = self._lanes[chunk.lane] = _Lane(list(before), chunk.setup)
         assert chunk.begin == len(lane.ids), f"chunk at {chunk.begin}, lane at {len(lane.ids)}"
         lane.ids += chunk.token_ids
         if not chunk.sample:

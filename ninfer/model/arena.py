@@ -60,5 +60,24 @@ class Arena:
         """Bytes of the storage behind every tensor of the arena."""
         return self._bytes.untyped_storage().nbytes()
 
+    @property
+    def device(self) -> torch.device:
+        return self._bytes.device
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them, in the order of the specs."""
+        return tuple(self._tensors.values())
+
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
+
+    def stacked(self, names: Sequence[str]) -> Tensor:
+        """[n, ...]: tensors of one shape and dtype, at a constant distance from each other, as one."""
+        tensors = [self._tensors[name] for name in names]
+        first = tensors[0]
+        distances = [tensor.storage_offset() - first.storage_offset() for tensor in tensors]
+        apart = distances[1] if len(tensors) > 1 else first.numel()
+        assert all(tensor.shape == first.shape and tensor.dtype == first.dtype for tensor in tensors)
+        assert distances == [apart * number for number in range(len(tensors))]
+        return first.as_strided((len(tensors), *first.shape), (apart, *first.stride()))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
 from ninfer.kernels.gdn.op import BLOCK, GdnState
 from ninfer.model.arena import Arena, TensorSpec
+from ninfer.model.carried import Carried, planes_of
 from ninfer.step import PAGE_TOKENS
 
 assert BLOCK == PAGE_TOKENS
@@ -24,21 +26,25 @@ class Cache:
     keys, values  [M, HKV, 64, D] in the cache's dtype
     recurrent     state and open rows, fp32
     history       [C, W - 1, channels] compute dtype: the newest convolution inputs, oldest first
+    entry         [C, W - 1, channels] compute dtype: those in front of the block of the entry state
     tables        [C, L] int32: physical page of each block
     counts        [C, V] int32: generated tokens of the running request
     anchors       [C] int64: the last drawn token
+    carried       what moves between lanes and host memory
     """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     recurrent: tuple[GdnState, ...]
     history: tuple[Tensor, ...]
+    entry: tuple[Tensor, ...]
     tables: Tensor
     counts: Tensor
     anchors: Tensor
+    carried: Carried
 
     def clear_lane(self, lane: int) -> None:
-        """Bring a lane to the state before position 0; pages need no clearing."""
+        """Bring a lane to the state before position 0; pages and entry columns need no clearing."""
         for state in self.recurrent:
             for tensor in (state.s, state.open_k, state.open_u, state.open_g):
                 tensor[lane].zero_()
@@ -60,13 +66,17 @@ def kv_specs(config: TextConfig, pages: int, dtype: str) -> tuple[TensorSpec, ..
 
 
 def state_specs(config: TextConfig, lanes: int, dtype: str) -> tuple[TensorSpec, ...]:
-    """Entry states and convolution histories (9.1)."""
+    """Entry states with what the convolution read in front of them, and convolution histories (9.1, 9.4)."""
     shape = (lanes, config.gdn_value_heads, config.gdn_value_dim, config.gdn_key_dim)
     history = (lanes, config.conv_kernel - 1, config.conv_channels)
     return tuple(
         spec
         for layer in layers_of(config, LINEAR_ATTENTION)
-        for spec in (TensorSpec(f"s/{layer}", shape, "fp32"), TensorSpec(f"history/{layer}", history, dtype))
+        for spec in (
+            TensorSpec(f"s/{layer}", shape, "fp32"),
+            TensorSpec(f"history/{layer}", history, dtype),
+            TensorSpec(f"entry/{layer}", history, dtype),
+        )
     )
 
 
@@ -106,7 +116,21 @@ def build_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: Arena) -
             for layer in linear
         ),
         history=tuple(state[f"history/{layer}"] for layer in linear),
+        entry=tuple(state[f"entry/{layer}"] for layer in linear),
         tables=state["tables"],
         counts=state["counts"],
         anchors=state["anchors"],
+        carried=Carried(
+            states=stacked(state, "s", linear),
+            entry=stacked(state, "entry", linear),
+            recent=stacked(state, "history", linear),
+            planes=planes_of(kv),
+        ),
     )
+
+
+def stacked(arena: Arena, name: str, layers: list[int]) -> Tensor:
+    """[L, C, n, ...]: tensors `name` of layers as one."""
+    if not layers:
+        return torch.empty(0, arena["tables"].shape[0], 0, 0, device=arena.device)
+    return arena.stacked([f"{name}/{layer}" for layer in layers])

@@ -48,7 +48,7 @@ class ChunkBuffers:
     row       [T, H], a norm's result and then a product's
     wide      [T * widest product of a norm's result], flat
     mid       [T * widest input of the products that add to the residual], flat
-    matrix    [N * K of the largest matrix], flat: the one that is being multiplied
+    matrix    [N * K of the largest matrix, or more], flat: the one that is being multiplied; free between chunks
     scratch   uint8, of the mixer
     cos, sin  [T, R / 2] fp32
     last, cleared  columns of the one token that is drawn from, and a norm that nobody reads
@@ -74,9 +74,11 @@ def _input_rows(mixer: AttentionMatrices | GdnMatrices) -> int:
 
 
 def chunk_buffers(
-    config: TextConfig, weights: TextMatrices, tokens: int, context: int, device: torch.device
+    config: TextConfig, weights: TextMatrices, tokens: int, context: int, least_bytes: int, device: torch.device
 ) -> ChunkBuffers:
-    """Buffers for chunks of up to `tokens` tokens in sequences of up to `context`."""
+    """Buffers for chunks of up to `tokens` tokens in sequences of up to `context`; `matrix` has `least_bytes` or more,
+    for those who borrow it.
+    """
     hidden = config.hidden_size
     bf16 = torch.bfloat16
     inner = weights.layers[0].down.columns
@@ -97,7 +99,7 @@ def chunk_buffers(
         row=torch.zeros(tokens, hidden, dtype=bf16, device=device),
         wide=torch.zeros(tokens * widest, dtype=bf16, device=device),
         mid=torch.zeros(tokens * narrow, dtype=bf16, device=device),
-        matrix=torch.zeros(largest, dtype=bf16, device=device),
+        matrix=torch.zeros(max(largest, -(-least_bytes // bf16.itemsize)), dtype=bf16, device=device),
         scratch=torch.zeros(scratch, dtype=torch.uint8, device=device),
         cos=torch.zeros(tokens, half, device=device),
         sin=torch.zeros(tokens, half, device=device),

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
-from ninfer.kernels.gdn.slots import KEY_ROWS, RING, ROWS, TAPS, GdnSlots
+from ninfer.kernels.gdn.slots import KEY_ROWS, RING, RING_ROWS, ROWS, TAPS, GdnSlots
 from ninfer.kernels.kv_codec.pool import SCALE_GROUP, Pool
 from ninfer.kernels.sampler.lanes import LAW_FIELDS, MAX_STOP_IDS, LaneTables
 from ninfer.model.arena import Arena, TensorSpec
-from ninfer.model.cache import layers_of
+from ninfer.model.cache import layers_of, stacked
+from ninfer.model.carried import Carried, planes_of
 from ninfer.step import PAGE_TOKENS
 
 KV_DTYPES = ("bf16", "int8")
@@ -29,12 +30,14 @@ class DeviceCache:
     slots     state and open rows of the recurrent layers
     tables    [C, L] int32: physical page of each block
     drawing   laws, stop ids, counts and anchors
+    carried   what moves between lanes and host memory
     """
 
     pools: tuple[Pool, ...]
     slots: tuple[GdnSlots, ...]
     tables: Tensor
     drawing: LaneTables
+    carried: Carried
 
 
 def kv_specs(config: TextConfig, pages: int, dtype: str) -> tuple[TensorSpec, ...]:
@@ -50,7 +53,7 @@ def kv_specs(config: TextConfig, pages: int, dtype: str) -> tuple[TensorSpec, ..
 
 
 def state_specs(config: TextConfig, lanes: int) -> tuple[TensorSpec, ...]:
-    """Entry states and the newest convolution inputs."""
+    """Entry states, and the newest convolution inputs with the entry columns behind them."""
     assert config.conv_kernel == TAPS
     state = (lanes, config.gdn_value_heads, config.gdn_value_dim, config.gdn_key_dim)
     return tuple(
@@ -58,7 +61,7 @@ def state_specs(config: TextConfig, lanes: int) -> tuple[TensorSpec, ...]:
         for layer in layers_of(config, LINEAR_ATTENTION)
         for spec in (
             TensorSpec(f"s/{layer}", state, "fp32"),
-            TensorSpec(f"ring/{layer}", (lanes, RING, config.conv_channels), "bf16"),
+            TensorSpec(f"ring/{layer}", (lanes, RING_ROWS, config.conv_channels), "bf16"),
         )
     )
 
@@ -89,6 +92,8 @@ def lane_specs(config: TextConfig, lanes: int, blocks: int) -> tuple[TensorSpec,
 def build_device_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: Arena, dtype: str) -> DeviceCache:
     """Give tensors their meaning; `state` was made from :func:`state_specs` and :func:`lane_specs` together."""
     scaled = dtype == "int8"
+    linear = layers_of(config, LINEAR_ATTENTION)
+    ring = stacked(state, "ring", linear)
     return DeviceCache(
         pools=tuple(
             Pool(
@@ -107,10 +112,16 @@ def build_device_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: A
                 open_g=open_rows[f"open_g/{layer}"],
                 ring=state[f"ring/{layer}"],
             )
-            for layer in layers_of(config, LINEAR_ATTENTION)
+            for layer in linear
         ),
         tables=state["tables"],
         drawing=LaneTables(laws=state["laws"], stops=state["stops"], counts=state["counts"], anchors=state["anchors"]),
+        carried=Carried(
+            states=stacked(state, "s", linear),
+            entry=ring[:, :, RING:],
+            recent=ring[:, :, RING - TAPS + 1 : RING],
+            planes=planes_of(kv),
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from ninfer.artifact.config import TextConfig
 from ninfer.kernels.causal_conv.op import causal_conv
 from ninfer.kernels.embedding.op import embedding
 from ninfer.kernels.gated_norm.op import gated_norm
-from ninfer.kernels.gdn.op import GdnRows, GdnState, gdn_decode, gdn_gates, gdn_prefill
+from ninfer.kernels.gdn.op import BLOCK, GdnRows, GdnState, gdn_decode, gdn_gates, gdn_prefill
 from ninfer.kernels.kv_append.op import kv_append
 from ninfer.kernels.linear.op import linear
 from ninfer.kernels.paged_attention.op import output_gate, paged_attention
@@ -83,8 +83,8 @@ def forward(config: TextConfig, weights: TextWeights, cache: Cache, batch: Batch
             x = _added(x, _attention(config, layer.mixer, n, angles, batch, keys, values))
             attention += 1
         else:
-            state, history = cache.recurrent[recurrent], cache.history[recurrent]
-            x = _added(x, _gdn(config, layer.mixer, n, batch, state, history))
+            state, history, entry = cache.recurrent[recurrent], cache.history[recurrent], cache.entry[recurrent]
+            x = _added(x, _gdn(config, layer.mixer, n, batch, state, history, entry))
             recurrent += 1
         x = _added(x, _feed_forward(config, layer, x))
     return x
@@ -137,14 +137,29 @@ def _attention(
     return linear(gated.view(tokens, query), weights.out)
 
 
-def _gdn(config: TextConfig, weights: GdnWeights, n: Tensor, batch: Batch, state: GdnState, history: Tensor) -> Tensor:
+def _gdn(
+    config: TextConfig,
+    weights: GdnWeights,
+    n: Tensor,
+    batch: Batch,
+    state: GdnState,
+    history: Tensor,
+    entry: Tensor,
+) -> Tensor:
     tokens, heads = n.shape[0], config.gdn_value_heads
     channels, width = config.conv_channels, config.gdn_value_width
     p, z, a, b = linear(n, weights.into).split_with_sizes([channels, width, heads, heads], dim=-1)
     # [1, W - 1 + T, C] for a chunk, [T, W, C] for a decode batch.
     fresh = p.unsqueeze(0) if batch.chunk else p.unsqueeze(1)
     columns = torch.cat([history.index_select(0, batch.lanes), fresh], dim=1)
-    history[batch.lanes] = columns[:, columns.shape[1] - history.shape[1] :]
+    kept = history.shape[1]
+    history[batch.lanes] = columns[:, columns.shape[1] - kept :]
+    # The state moves on with the last row of a block, and so does what was read in front of it.
+    if not batch.chunk:
+        ended = batch.lanes[batch.offsets == BLOCK - 1]
+        entry[ended] = history[ended]
+    elif full := tokens // BLOCK * BLOCK:
+        entry[batch.lanes] = columns[:, full : full + kept]
     mixed = causal_conv(columns, weights.taps).view(tokens, channels)
     key = config.gdn_key_width
     q, k, v = mixed.split_with_sizes([key, key, width], dim=-1)

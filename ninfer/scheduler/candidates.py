@@ -24,21 +24,27 @@ SET_ASIDE_FOR = 0.5
 def next_to_read(requests: Collection[Request], holdings: Holdings, now: float) -> Request | None:
     """Prefill is serialised: one prompt is read at a time, to its end unless a more urgent or a much shorter one comes.
 
-    One that needs what the present one is about to read waits for it, and finds it there. Urgency grows with waiting,
-    so nobody is set aside for ever.
+    One that needs what the present one is about to store waits for it, and finds it there; so does one that needs what
+    the last unit of a prompt stores, which may be in flight still. Urgency grows with waiting, so nobody is set aside
+    for ever.
     """
-    unread = [request for request in requests if request.state in _READS and request.read < request.prompt]
-    if len(unread) < 2:
+    reading = [request for request in requests if request.state in _READS]
+    unread = [request for request in reading if request.read < request.prompt]
+    if len(reading) < 2:
         return unread[0] if unread else None
 
     def rank(request: Request) -> tuple[int, int, int]:
         return (urgency(request, now), holdings.expected_tokens(request), request.id)
 
-    begun = [request for request in unread if request.started]
-    if not begun:
-        return min(unread, key=lambda request: (urgency(request, now), request.id))
-    present = min(begun, key=rank)
-    fresh = [request for request in unread if not request.started and not holdings.waits_for(request, present)]
+    present = min((request for request in unread if request.started), key=rank, default=None)
+    stores = [request for request in reading if request.read == request.prompt or request is present]
+    fresh = [
+        request
+        for request in unread
+        if not request.started and not any(holdings.waits_for(request, other) for other in stores)
+    ]
+    if present is None:
+        return min(fresh, key=lambda request: (urgency(request, now), request.id), default=None)
     best = min(fresh, key=rank, default=present)
     level, left, _ = rank(present)
     new_level, new_left, _ = rank(best)

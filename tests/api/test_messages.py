@@ -10,6 +10,7 @@ import anyio
 import orjson
 import pytest
 
+from ninfer.api import messages_response
 from ninfer.config import HttpSettings, SchedulerSettings
 from ninfer.errors import DeviceFault
 from tests.api.test_messages_response import rebuilt, without_id
@@ -261,5 +262,17 @@ async def test_a_client_that_leaves_frees_its_place(stream: bool, tmp_path: Path
             while not state.state.system.machine.statistics().decode_ready:
                 await anyio.lowlevel.checkpoint()
             await connection.disconnect()
+        await settle(state)
+        assert [record["event"] for record in state.log_records()] == ["request_start", "request_error"]
+
+
+async def test_a_bug_in_mid_stream_ends_it_and_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(_usage: object) -> dict[str, int]:
+        raise ValueError("secret")
+
+    monkeypatch.setattr(messages_response, "usage_object", broken)
+    async with served(says(ANSWER), log_path=tmp_path / "log") as state:
+        (error,) = await streamed(state)
+        assert error["error"] == {"type": "api_error", "message": "Internal server error."}
         await settle(state)
         assert [record["event"] for record in state.log_records()] == ["request_start", "request_error"]

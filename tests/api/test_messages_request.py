@@ -107,6 +107,7 @@ def test_what_agents_send_besides_is_ignored() -> None:
         ({"top_k": -2}, None, "top_k"),
         ({"stop_sequences": "x"}, None, "stop_sequences"),
         ({"stop_sequences": [1]}, None, "stop_sequences"),
+        ({"stop_sequences": ["x"] * 65}, None, "stop_sequences"),
         ({"stream": "yes"}, None, "stream"),
         ({"thinking": "on"}, None, "thinking"),
         ({"thinking": {}}, None, "thinking.type"),

@@ -18,6 +18,7 @@ from ninfer.step import (
     LaneSetup,
     PageMapping,
     PrefillChunk,
+    Transfer,
     pages_for,
 )
 from ninfer.types import Sampling
@@ -44,31 +45,61 @@ class Driver:
         self.engine = engine
         self._free = list(range(engine.memory.pages))
         random.Random(seed).shuffle(self._free)
-        self._mapped: dict[int, int] = {}
+        self._tables: dict[int, list[int]] = {}
         self._length: dict[int, int] = {}
 
+    def table(self, lane: int, tokens: int) -> tuple[int, ...]:
+        """Pages of a lane's first tokens, whole pages of them."""
+        assert tokens % PAGE_TOKENS == 0
+        return tuple(self._tables[lane][: tokens // PAGE_TOKENS])
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """Pages that nobody has."""
+        return tuple(self._free.pop() for _ in range(count))
+
     def _map(self, lane: int, end: int) -> PageMapping:
-        first = self._mapped[lane]
-        count = pages_for(end) - first
-        self._mapped[lane] = first + count
-        return PageMapping(first, tuple(self._free.pop() for _ in range(count)))
+        table = self._tables[lane]
+        first, added = len(table), self.take(pages_for(end) - len(table))
+        table.extend(added)
+        return PageMapping(first, added)
 
     def prefill(
-        self, lane: int, prompt: Sequence[int], chunk: int, law: Sampling = GREEDY, stop_ids: tuple[int, ...] = ()
+        self,
+        lane: int,
+        prompt: Sequence[int],
+        chunk: int,
+        law: Sampling = GREEDY,
+        stop_ids: tuple[int, ...] = (),
+        *,
+        kept: Sequence[int] = (),
+        before: tuple[Transfer, ...] = (),
+        after: tuple[Transfer, ...] = (),
     ) -> Generation:
-        """Read a prompt in chunks and draw its first token."""
+        """Read a prompt in chunks and draw its first token.
+
+        kept    pages that hold its first tokens already: reading begins behind them
+        before  transfers in front of the first chunk; after: behind the last
+        """
         generation = Generation()
-        self._mapped[lane] = 0
-        for begin in range(0, len(prompt), chunk):
+        self._tables[lane] = []
+        start = len(kept) * PAGE_TOKENS
+        for begin in range(start, len(prompt), chunk):
             ids = tuple(prompt[begin : begin + chunk])
             end = begin + len(ids)
+            if begin == start:
+                self._tables[lane].extend(kept)
+            mapping = self._map(lane, end)
+            if begin == start:
+                mapping = PageMapping(0, (*kept, *mapping.pages))
             plan = PrefillChunk(
                 lane=lane,
                 begin=begin,
                 token_ids=ids,
-                mapping=self._map(lane, end),
-                setup=LaneSetup(law, stop_ids) if begin == 0 else None,
+                mapping=mapping,
+                setup=LaneSetup(law, stop_ids, tuple(prompt)) if begin == start else None,
                 sample=end == len(prompt),
+                before=before if begin == start else (),
+                after=after if end == len(prompt) else (),
             )
             result = self.engine.run(plan)
             if result.drawn is not None:

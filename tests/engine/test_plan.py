@@ -58,7 +58,7 @@ def test_figures_of_the_specs() -> None:
     groups = sizes(LARGE, settings)
     assert groups["kv"] == 8192 * 65536
     tables, counts, anchors = 4 * 128, 4 * 248320, 256
-    assert groups["state"] == 150_994_944 + 2_949_120 + tables + counts + anchors
+    assert groups["state"] == 150_994_944 + 2 * 2_949_120 + tables + counts + anchors
     assert groups["replay"] == 48 * 64 * 4 * (16 * 128 + 48 * 128 + 48)
     # All parameters of the text model in two bytes; norms, taps and recurrence constants take two more.
     parameters = 1_271_398_400 * 2 + 24_353_196_544 + 5120

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ninfer.engine.scripted import Script, ScriptedEngine, ScriptLine, read_script
 from ninfer.errors import StartupError
-from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
+from ninfer.step import (
+    CaptureState,
+    DecodeRound,
+    DecodeRow,
+    LaneSetup,
+    LoadPages,
+    PageMapping,
+    ParkPages,
+    PrefillChunk,
+    RestoreState,
+)
 from ninfer.text.prompt import RenderedPrompt
 from ninfer.text.template import ChatTemplate, builtin_source
 from tests.support.system import GREEDY, STOP_IDS, TOKENIZER
@@ -58,10 +69,9 @@ def user(text: str, *, thinking: bool = False) -> tuple[int, ...]:
     return ids_of(TEMPLATE.render([{"role": "user", "content": text}], enable_thinking=thinking))
 
 
-def chunk(ids: tuple[int, ...], *, lane: int = 0, begin: int = 0, sample: bool = True, first: bool | None = None,
+def chunk(ids: tuple[int, ...], *, lane: int = 0, begin: int = 0, sample: bool = True,
           stop_ids: tuple[int, ...] = STOP_IDS) -> PrefillChunk:  # fmt: skip
-    starts = begin == 0 if first is None else first
-    setup = LaneSetup(GREEDY, stop_ids) if starts else None
+    setup = LaneSetup(GREEDY, stop_ids) if begin == 0 else None
     return PrefillChunk(lane, begin, ids, NONE, setup, sample)
 
 
@@ -164,15 +174,35 @@ def test_the_journal_is_written_when_the_whole_prompt_is_read_and_goes_on_from_w
     pending.wait()
 
 
-def test_a_prompt_that_goes_on_from_what_the_lane_holds_is_known_whole(engine: ScriptedEngine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lane", [0, 1])
+def test_a_prompt_that_goes_on_from_a_block_start_is_known_whole(
+    engine: ScriptedEngine, tmp_path: Path, lane: int
+) -> None:
     history = user("Count " + "x" * 100)
     answered = said(engine, history)
     assert len(history) > 64
     later = (*history, *answered, *TOKENIZER.encode_with_control("\n<|im_start|>user\nThink<|im_end|>\n"))
-    drawn = engine.launch(chunk(later[64:], begin=64, first=True)).wait().drawn
+    plan = chunk(later[64:], lane=lane, begin=64)
+    with pytest.raises(AssertionError, match="chunk at 64, lane at 0"):
+        engine.launch(replace(plan, setup=LaneSetup(GREEDY, STOP_IDS)))
+    plan = replace(
+        plan,
+        setup=LaneSetup(GREEDY, STOP_IDS, later),
+        before=(CaptureState(0, 0), RestoreState(0, lane), ParkPages((0,), (0,)), LoadPages((0,), (1,))),
+        after=(CaptureState(lane, 1),),
+    )
+    drawn = engine.launch(plan).wait().drawn
     assert drawn is not None
     assert drawn.token_ids[0] == TOKENIZER.encode("so.")[0]
     assert journal(tmp_path)[-1]["prompt"] == TOKENIZER.decode(later)
+
+
+def test_its_states_and_pages_have_no_bytes(engine: ScriptedEngine) -> None:
+    assert (engine.image_bytes, engine.page_bytes, engine.folds_late) == (0, 0, False)
+    engine.capture(0, 3)
+    assert engine.read_pages((1, 2)).nbytes == engine.read_image(3).nbytes == 0
+    engine.write_pages((4, 5), engine.read_pages((1, 2)))
+    engine.write_image(6, engine.read_image(3))
 
 
 def test_time_of_prompt_and_tokens(engine: ScriptedEngine, clock: Clock) -> None:

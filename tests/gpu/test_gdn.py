@@ -98,6 +98,8 @@ def same(ours: GdnSlots, theirs: GdnSlots, end: int) -> bool:
         pairs += [(x.open_g[..., places % 80], y.open_g[..., places % 80]) for x, y in [(ours, theirs)]]
     last = torch.arange(end - 3, end) % RING
     pairs.append((ours.ring[:, last], theirs.ring[:, last]))
+    if end >= 64:
+        pairs.append((ours.ring[:, RING:], theirs.ring[:, RING:]))
     return all(torch.equal(x, y) for x, y in pairs)
 
 
@@ -112,6 +114,7 @@ def test_chunks_of_any_size_give_the_same_bits(tokens: int) -> None:
         parts = [p.chunk(other, 0, begin, end) for begin, end in pairwise(cuts)]
         assert torch.equal(torch.cat(parts), whole)
         assert same(other, slots, tokens)
+        assert torch.equal(other.ring[0, RING:], p.entry_columns(tokens // 64 * 64))
     assert torch.equal(p.chunk(p.slots(1), 0, 0, tokens), whole), "two runs differ"
 
 

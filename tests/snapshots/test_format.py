@@ -99,6 +99,8 @@ def test_an_image_is_the_convolution_and_the_states_behind_each_other() -> None:
         (replace(TINY, pages=view(0, 129)), "its pages are not whole pages of 128 bytes"),
         (replace(TINY, config=replace(CONFIG, model_id="m" * 4096)),
          "the names of its model are longer than 4096 bytes"),
+        (replace(TINY, checkpoint=(-64, view(0, 64))),
+         "checkpoint frontier -64 is not a block start within 1 tokens of KV"),
         (snapshot(400, ring=(64, 64)), "ring frontier 64 does not ascend from 64"),
         (snapshot(400, ring=(448,)), "ring frontier 448 is not a block start within 399 tokens of KV"),
         (snapshot(4300, ring=tuple(range(0, 65 * 64, 64))),

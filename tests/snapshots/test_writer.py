@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from ninfer.errors import InvalidFilename, SlotSaveFailed
+from ninfer.snapshots.folder import clean_folder
 from ninfer.snapshots.format import PIECE_BYTES
 from ninfer.snapshots.writer import Disk, write_snapshot
 from tests.snapshots.sessions import CONFIG, read, snapshot
@@ -126,6 +127,18 @@ def test_nothing_but_a_file_is_replaced(tmp_path: Path) -> None:
     assert outside.read_text() == "stays"
     assert not (tmp_path / "nowhere.txt").exists()
     assert sorted(os.listdir(folder)) == before
+
+
+def test_a_file_that_is_being_written_is_not_swept_up(tmp_path: Path) -> None:
+    swept: list[int] = []
+
+    def fsync(file: int) -> None:
+        swept.append(clean_folder(tmp_path))
+        os.fsync(file)
+
+    write_snapshot(tmp_path, "a.bin", NEW, disk=Disk(fsync=fsync))
+    assert swept == [0, 0]
+    assert read(tmp_path) == NEW
 
 
 def test_a_second_name_of_a_file_keeps_its_bytes(tmp_path: Path) -> None:

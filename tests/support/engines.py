@@ -2,12 +2,17 @@
 
 A launch checks the plan and takes its effects, as a queue of work on a device would; the gate and the faults of a
 test are met by whoever waits for the step.
+
+A page holds the ids of its tokens and a digest of all before them, and a state is a digest of what led to it: a lane
+that goes on from the wrong pages or the wrong state, or whose pages somebody else has written, is found out.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, overload
 
@@ -15,13 +20,18 @@ from ninfer.actors.engine import MemoryCheck
 from ninfer.errors import StartupError
 from ninfer.step import (
     PAGE_TOKENS,
+    CaptureState,
     DecodeResult,
     DecodeRound,
     Drawn,
     LaneSetup,
+    LoadPages,
     PageMapping,
+    ParkPages,
     PrefillChunk,
     PrefillResult,
+    RestoreState,
+    Transfer,
     pages_for,
 )
 
@@ -29,13 +39,37 @@ R = TypeVar("R")
 Words = Callable[[tuple[int, ...]], list[int]]
 
 
+DIGEST_BYTES = 8
+
+
+def _digest(before: bytes, ids: Sequence[int]) -> bytes:
+    return hashlib.blake2b(before + array("q", ids).tobytes(), digest_size=DIGEST_BYTES).digest()
+
+
+def _page(before: bytes, ids: Sequence[int]) -> bytes:
+    """Content of a page with these ids behind what `before` is the digest of."""
+    return before + array("q", [*ids, *[-1] * (PAGE_TOKENS - len(ids))]).tobytes()
+
+
 @dataclass
 class _Lane:
+    """ids: of the prompt and all drawn, by position; digests[b]: of all tokens before block b"""
+
     setup: LaneSetup
-    prompt: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    prompt_tokens: int = 0
     table: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=lambda: [bytes(DIGEST_BYTES)])
     words: list[int] | None = None
     drawn: int = 0
+
+    def page(self, block: int, end: int) -> bytes:
+        """What the page of a block must hold when the tokens before `end` have been read."""
+        begin = block * PAGE_TOKENS
+        while len(self.digests) <= block:
+            at = len(self.digests) * PAGE_TOKENS
+            self.digests.append(_digest(self.digests[-1], self.ids[at - PAGE_TOKENS : at]))
+        return _page(self.digests[block], self.ids[begin : min(end, begin + PAGE_TOKENS)])
 
 
 @dataclass
@@ -51,12 +85,23 @@ class FakePending(Generic[R]):
 
 
 class FakeEngine:
-    """Draws ``words(prompt)`` token by token, then the first stop id, then zeros; checks every plan on the way."""
+    """Draws ``words(prompt)`` token by token, then the first stop id, then zeros; checks every plan on the way.
 
-    def __init__(self, words: Words, lanes: int = 8, pages: int = 1 << 20) -> None:
+    folds_late   as :func:`ninfer.step.standing_block` says
+    """
+
+    image_bytes = 8 + DIGEST_BYTES
+    page_bytes = DIGEST_BYTES + 8 * PAGE_TOKENS
+
+    def __init__(self, words: Words, lanes: int = 8, pages: int = 1 << 20, *, folds_late: bool = False) -> None:
         self._words = words
         self._lanes: list[_Lane | None] = [None] * lanes
-        self._pages = pages
+        self._states: list[bytes | None] = [None] * lanes
+        self._page_count = pages
+        self._pages: dict[int, bytes] = {}
+        self._places: dict[int, bytes] = {}
+        self._images: dict[int, bytes] = {}
+        self.folds_late = folds_late
         self.threads: set[int] = set()
         self.fail_next: Exception | None = None
         self.fail_reset: Exception | None = None
@@ -99,26 +144,96 @@ class FakeEngine:
             raise self.fail_reset
         self.resets += 1
         self._lanes = [None] * len(self._lanes)
+        self._states = [None] * len(self._states)
+
+    def read_pages(self, pages: Sequence[int]) -> memoryview:
+        assert self.in_flight == 0, "pages are read with steps in flight"
+        return memoryview(b"".join(self._pages[page] for page in pages))
+
+    def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
+        assert self.in_flight == 0, "pages are written with steps in flight"
+        assert data.nbytes == len(pages) * self.page_bytes
+        for at, page in enumerate(pages):
+            self._pages[page] = bytes(data[at * self.page_bytes : (at + 1) * self.page_bytes])
+
+    def read_image(self, image: int) -> memoryview:
+        assert self.in_flight == 0, "an image is read with steps in flight"
+        return memoryview(self._images[image])
+
+    def write_image(self, image: int, data: memoryview) -> None:
+        assert self.in_flight == 0, "an image is written with steps in flight"
+        assert data.nbytes == self.image_bytes
+        self._images[image] = bytes(data)
+
+    def transfer(self, transfers: Sequence[Transfer]) -> None:
+        assert self.in_flight == 0, "transfers of no step with steps in flight"
+        self._carry_out(transfers)
+
+    def capture(self, lane: int, image: int) -> None:
+        assert self.in_flight == 0, "a state is captured with steps in flight"
+        self._carry_out((CaptureState(lane, image),))
+
+    def _carry_out(self, transfers: Sequence[Transfer]) -> None:
+        for transfer in transfers:
+            match transfer:
+                case CaptureState(lane, image):
+                    state = self._states[lane]
+                    assert state is not None, f"lane {lane} has no state to capture"
+                    self._images[image] = state
+                case RestoreState(image, lane):
+                    self._lanes[lane], self._states[lane] = None, self._images[image]
+                case ParkPages(pages, places):
+                    self._places.update(zip(places, [self._pages[page] for page in pages], strict=True))
+                case LoadPages(places, pages):
+                    self._pages.update(zip(pages, [self._places[place] for place in places], strict=True))
 
     def _prefill(self, plan: PrefillChunk) -> PrefillResult:
-        assert (plan.setup is not None) == (plan.begin == 0)
+        assert plan.setup is not None or plan.begin > 0
         assert plan.begin % PAGE_TOKENS == 0
         assert plan.token_ids
+        self._carry_out(plan.before)
         if plan.setup is not None:
-            self._lanes[plan.lane] = _Lane(plan.setup)
-        lane = self._lane(plan.lane)
-        assert len(lane.prompt) == plan.begin
-        lane.prompt.extend(plan.token_ids)
-        self._map(plan.lane, plan.mapping, len(lane.prompt))
-        return PrefillResult(self._draw(plan.lane) if plan.sample else None, 0.001)
+            lane = self._lanes[plan.lane] = _Lane(plan.setup, list(plan.setup.prompt_ids[: plan.begin]))
+        else:
+            lane = self._lane(plan.lane)
+        assert len(lane.ids) == plan.begin
+        end = plan.begin + len(plan.token_ids)
+        lane.ids.extend(plan.token_ids)
+        lane.prompt_tokens = end
+        self._map(plan.lane, plan.mapping, end)
+        self._check_prefix(lane, plan.begin)
+        if plan.begin:
+            assert self._states[plan.lane] == self._state(lane, plan.begin // PAGE_TOKENS), "another state"
+        for block in range(plan.begin // PAGE_TOKENS, pages_for(end)):
+            self._pages[lane.table[block]] = lane.page(block, end)
+        self._stand(plan.lane, end // PAGE_TOKENS)
+        drawn = self._draw(plan.lane) if plan.sample else None
+        self._carry_out(plan.after)
+        return PrefillResult(drawn, 0.001)
 
     def _decode(self, plan: DecodeRound) -> DecodeResult:
         self.rows_seen.append(len(plan.rows))
+        self._carry_out(plan.before)
         for row in plan.rows:
             lane = self._lane(row.lane)
-            assert row.position == len(lane.prompt) + lane.drawn - 1
+            assert row.position == lane.prompt_tokens + lane.drawn - 1
+            self._check_prefix(lane, row.position)
             self._map(row.lane, row.mapping, row.position + 1)
+            block = row.position // PAGE_TOKENS
+            self._pages[lane.table[block]] = lane.page(block, row.position + 1)
+            self._stand(row.lane, block if self.folds_late else (row.position + 1) // PAGE_TOKENS)
         return DecodeResult(tuple(self._draw(row.lane) for row in plan.rows), 0.0005)
+
+    def _state(self, lane: _Lane, block: int) -> bytes:
+        lane.page(block, block * PAGE_TOKENS)
+        return block.to_bytes(8) + lane.digests[block]
+
+    def _stand(self, index: int, block: int) -> None:
+        self._states[index] = self._state(self._lane(index), block) if block else None
+
+    def _check_prefix(self, lane: _Lane, end: int) -> None:
+        for block in range(pages_for(end)):
+            assert self._pages.get(lane.table[block]) == lane.page(block, end), f"another page for block {block}"
 
     def _lane(self, index: int) -> _Lane:
         lane = self._lanes[index]
@@ -128,14 +243,14 @@ class FakeEngine:
     def _map(self, index: int, mapping: PageMapping, tokens: int) -> None:
         lane = self._lane(index)
         assert mapping.first == len(lane.table)
-        assert all(0 <= page < self._pages for page in mapping.pages)
+        assert all(0 <= page < self._page_count for page in mapping.pages)
         lane.table.extend(mapping.pages)
         assert len(lane.table) >= pages_for(tokens)
 
     def _draw(self, index: int) -> Drawn:
         lane = self._lane(index)
         if lane.words is None:
-            lane.words = self._words(tuple(lane.prompt))
+            lane.words = self._words(tuple(lane.ids[: lane.prompt_tokens]))
         stop_ids = lane.setup.stop_ids
         at = lane.drawn
         lane.drawn += 1
@@ -143,6 +258,7 @@ class FakeEngine:
             token = lane.words[at]
         else:
             token = stop_ids[0] if stop_ids else 0
+        lane.ids.append(token)
         return Drawn(index, (token,), token in stop_ids)
 
 

@@ -144,6 +144,12 @@ class Layer:
         run(first, second, ab_rows, self.constants, slots, lane, begin, scratch, out)
         return out
 
+    def entry_columns(self, position: int) -> Tensor:
+        """[3, channels] bf16: what the convolution reads in front of a position, 3 or more."""
+        value = self.shape.value_heads * self.shape.value_width
+        before = slice(position - 3, position)
+        return torch.cat([self.first[before], self.second[before, :value]], dim=-1)
+
     def decode(
         self, slots: GdnSlots, lane: int, begin: int, widths: Sequence[int], *, run: Callable[..., None] | None = None
     ) -> Tensor:

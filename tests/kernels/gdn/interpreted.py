@@ -141,6 +141,11 @@ def test_chunks_of_any_size_give_the_same_bits() -> None:
         assert torch.equal(torch.nan_to_num(ours), torch.nan_to_num(theirs))
     last = [position % RING for position in (197, 198, 199)]
     assert torch.equal(other.ring[:, last], slots.ring[:, last])
+    for each in (other, slots):
+        assert torch.equal(each.ring[0, RING:], p.entry_columns(192))
+    # Inside the block nothing moves, whatever the ring holds.
+    p.chunk(other, 0, 192, 200, **CHUNK)
+    assert torch.equal(other.ring[0, RING:], p.entry_columns(192))
 
 
 def test_equal_keys_with_full_strength() -> None:

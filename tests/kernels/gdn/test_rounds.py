@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from ninfer.kernels.gdn.slots import GdnShape
+from ninfer.kernels.gdn.slots import RING, GdnShape
 from tests.kernels.gdn.cases import SMALL, layer
 from tests.support.tolerance import BF16_ROUNDED, FP32_RECURRENCE, Tolerance, assert_within
 
@@ -39,10 +39,21 @@ def test_chunks_and_rounds_of_any_size_give_the_same_bits() -> None:
         parts = [p.chunk(other, 0, begin, end) for begin, end in pairwise(cuts)]
         assert torch.equal(torch.cat(parts), whole)
         assert torch.equal(other.s, slots.s)
+        assert torch.equal(other.ring[0, RING:], p.entry_columns(192))
     for widths in ([1] * 82, [16] * 5 + [2], [7] * 11 + [5]):
         other = p.slots(1)
         p.chunk(other, 0, 0, 128)
         assert torch.equal(p.decode(other, 0, 128, widths), whole[128:])
+
+
+@pytest.mark.parametrize(("begin", "end", "block"), [(64, 65, 1), (64, 127, 1), (64, 128, 2), (64, 200, 3)], ids=str)
+def test_a_chunk_keeps_the_columns_in_front_of_its_last_block(begin: int, end: int, block: int) -> None:
+    p = layer(SMALL, end)
+    slots = p.slots(2)
+    p.chunk(slots, 1, 0, begin)
+    p.chunk(slots, 1, begin, end)
+    assert torch.equal(slots.ring[1, RING:], p.entry_columns(block * 64))
+    assert torch.isnan(slots.ring[0]).all()
 
 
 def test_rejected_columns_leave_nothing_behind() -> None:
