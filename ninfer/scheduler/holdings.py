@@ -245,7 +245,7 @@ class Holdings:
         self._load(request, parked)
         continued = displaced is not None and bool(plan.path) and plan.path[-1].leads_to(displaced.tip)
         if displaced is not None and not (plan.path and displaced.resident is plan.path[-1]):
-            self._store_frontier(displaced, lane)
+            self._store(lane, displaced.resident, ImageKind.FRONTIER, None)  # for whoever comes back to this history
         way = self._way(plan, displaced)
         self._settle_images(displaced, plan.path if continued else ())
         if plan.image is not None:
@@ -260,6 +260,7 @@ class Holdings:
         hold.begun = True
         request.read = request.executed = plan.depth * PAGE_TOKENS
         hold.captures = self._captures(request, plan.depth)
+        self._store_here(request, hold)
         return Begun(request.read, way, bool(parked))
 
     def _hand_image(self, hold: Hold, image: Image | None) -> None:
@@ -279,15 +280,32 @@ class Holdings:
         if parked:
             self._pending.append(LoadPages(tuple(places), pages))
 
-    def _store_frontier(self, session: Session, lane: int) -> None:
-        """The lane's state is about to be overwritten: keep it for whoever comes back to this history."""
-        node = session.resident
+    def _store(self, lane: int, node: Node | None, kind: ImageKind, session: int | None) -> bool:
+        """Keep the state of a lane that stands behind `node`, before it is overwritten."""
         if node is None or not node.alive or node.image is not None:
+            return False
+        image = self.images.take(kind, session)
+        if image is None:
+            return False
+        self._pending.append(CaptureState(lane, image.id))
+        return self.images.attach(image, node)
+
+    def _store_here(self, request: Request, hold: Hold) -> None:
+        """Store what is wanted of the state that the request begins with."""
+        assert request.lane is not None
+        kind = hold.captures.pop(len(hold.path), None)
+        if kind is None or (kind is ImageKind.SHARED and not self._admits_shared()):
             return
-        image = self.images.take(ImageKind.FRONTIER, None)
-        if image is not None:
-            self._pending.append(CaptureState(lane, image.id))
-            self.images.attach(image, node)
+        session = None if kind is ImageKind.SHARED else hold.session
+        if self._store(request.lane, self._tip(hold.path), kind, session):
+            self._settle(kind, request, hold)
+
+    def _settle(self, kind: ImageKind, request: Request, hold: Hold) -> None:
+        """With a new image of a kind others may go."""
+        if kind is ImageKind.TURN:
+            self._fold(hold)
+        elif kind is ImageKind.ANCHOR:
+            self._drop_old_anchors(hold, request)
 
     def _way(self, plan: Plan, displaced: Session | None) -> str:
         if not plan.path:
@@ -310,7 +328,7 @@ class Holdings:
                 image.session = None
 
     def _captures(self, request: Request, depth: int) -> dict[int, ImageKind]:
-        """States worth storing behind depth `depth`, where the prompt passes them (14.4, 14.11)."""
+        """States worth storing from depth `depth` on, where the prompt passes them (14.4, 14.11)."""
         if not self.images.capacity or not self._settings.prefix_reuse:
             return {}
         marks = request.marks
@@ -326,7 +344,7 @@ class Holdings:
             wanted.append((marks.turn, ImageKind.TURN))
         last = min(request.prompt // PAGE_TOKENS, len(request.blocks))
         captures = {tokens // PAGE_TOKENS: kind for tokens, kind in wanted}
-        return {at: kind for at, kind in sorted(captures.items()) if depth < at <= last}
+        return {at: kind for at, kind in sorted(captures.items()) if max(depth, 1) <= at <= last}
 
     def extend(self, request: Request, tokens: int) -> PageMapping:
         """Pages for all positions below `tokens`; those of reused blocks come with the first."""
@@ -392,12 +410,8 @@ class Holdings:
             if not self.trusted or at > len(hold.path):
                 self.images.drop(image)
                 continue
-            if not self.images.attach(image, hold.path[at - 1]):
-                continue
-            if image.kind is ImageKind.TURN:
-                self._fold(hold)
-            elif image.kind is ImageKind.ANCHOR:
-                self._drop_old_anchors(hold, request)
+            if self.images.attach(image, hold.path[at - 1]):
+                self._settle(image.kind, request, hold)
 
     def _grow(self, request: Request, hold: Hold, tokens: int) -> None:
         """Give full blocks to the tree, so that others can share them."""

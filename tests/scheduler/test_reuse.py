@@ -392,10 +392,16 @@ def test_a_long_message_gets_an_anchor_near_its_end() -> None:
 
 def test_anchors_belong_to_the_newest_message() -> None:
     server = Driver()
-    first = server.say(text(400), limit=3, marks=Marks(message_begin=100, message_end=390, turn=399))
+    first = server.say(text(400), limit=70, marks=Marks(message_begin=100, message_end=390, turn=399))
     assert server.images() == {64: "ANCHOR", 384: "TURN"}
-    server.say(server.histories[first] + text(300, 1), marks=Marks(message_begin=410, message_end=640, turn=700))
-    assert server.images() == {384: "TURN", 640: "TURN"}
+    # The second message begins in the block at which the lane stands.
+    mark = Marks(message_begin=475, message_end=640, turn=720)
+    second = server.say(server.histories[first] + text(260, 1), marks=mark)
+    assert server.reused(second)[2] == 448
+    assert server.chunks(second)[0].before == (CaptureState(0, 2),)
+    assert server.images() == {448: "ANCHOR", 640: "ANCHOR", 704: "TURN"}
+    edited = server.say(server.histories[second][:480] + text(100, 2))
+    assert server.reused(edited) == (0, "restore_user_turn_anchor", 448)
 
 
 def test_turn_checkpoints_make_a_ring() -> None:
