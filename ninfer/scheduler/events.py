@@ -62,9 +62,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A generation request wants a unit of capacity; `ticket` only pairs the answer with the question."""
+    """A generation request wants a unit of capacity; `ticket` only pairs the answer with the question.
+
+    name   that the client knows its request by (``x-request-id``); nothing is decided by it
+    """
 
     ticket: int
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

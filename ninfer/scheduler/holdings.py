@@ -407,9 +407,6 @@ class Holdings:
         for image in images:
             at = tokens // PAGE_TOKENS
             hold.storing.discard(at)
-            if not self.trusted or at > len(hold.path):
-                self.images.drop(image)
-                continue
             if self.images.attach(image, hold.path[at - 1]):
                 self._settle(image.kind, request, hold)
 

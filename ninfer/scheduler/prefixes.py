@@ -76,6 +76,7 @@ class PrefixTree:
         self._pushed = 0
         self._evictable = 0
         self._parked: dict[int, Node] = {}
+        self._parked_heap: list[tuple[int, int, int, Node]] = []
 
     @property
     def evictable(self) -> int:
@@ -119,9 +120,10 @@ class PrefixTree:
             step.users -= 1
             if step.users < 0:
                 raise IllegalTransition(f"a block at depth {step.depth} is given up by somebody who never had it")
-            if step.users == 0 and step.page is not None:
-                self._evictable += 1
+            if step.users == 0:
+                self._evictable += step.page is not None
                 self._offer(step)
+                self._offer_parked(step)
             step = step.parent
 
     def grow(self, parent: Node, digest: str, page: int) -> Node:
@@ -154,7 +156,7 @@ class PrefixTree:
         returns  the pages, which of them have to be copied before, and images whose blocks are forgotten
         """
         pages: list[int] = []
-        parked: list[Parked] = []
+        parked: dict[int, Parked] = {}  # by place: one that is given to a second block is written once
         images: list[Image] = []
         while len(pages) < count:
             node = self._oldest()
@@ -170,9 +172,10 @@ class PrefixTree:
                 node.page, node.place = None, place
                 self._parked[place] = node
                 self.parks += 1
-                parked.append(Parked(page, place))
+                parked[place] = Parked(page, place)
+                self._offer_parked(node)
             self._offer(node.parent)
-        return pages, parked, images
+        return pages, list(parked.values()), images
 
     def prune(self, node: Node, keep: Sequence[Node]) -> tuple[list[int], list[Image]]:
         """Forget the blocks of a path that no other history, user or end in `keep` needs; returns pages and images."""
@@ -197,6 +200,7 @@ class PrefixTree:
             node.alive, node.page, node.place = False, None, None
         self.root.children.clear()
         self._heap.clear()
+        self._parked_heap.clear()
         self._parked.clear()
         self._free_places = list(range(self.places))
         self._evictable = 0
@@ -242,11 +246,29 @@ class PrefixTree:
         """A place in host memory, if need be that of the parked block used longest ago."""
         if self._free_places:
             return heapq.heappop(self._free_places)
-        ends = [node for node in self._parked.values() if not node.children and node.users == 0]
-        if not ends:
-            return None
-        self._forget(min(ends, key=lambda node: (node.used, -node.depth)), images)
-        return heapq.heappop(self._free_places)
+        while self._parked_heap:
+            used, _, _, node = heapq.heappop(self._parked_heap)
+            if node.used != used:
+                self._offer_parked(node)
+            elif self._may_be_forgotten(node):
+                self._forget(node, images)
+                return heapq.heappop(self._free_places)
+        return None
+
+    def _offer_parked(self, node: Node) -> None:
+        """Put a block among those whose place may go, if it may."""
+        if not self._may_be_forgotten(node):
+            return
+        if len(self._parked_heap) > 2 * len(self._parked) + 64:
+            valid = [entry for entry in self._parked_heap if self._may_be_forgotten(entry[3])]
+            self._parked_heap = [entry for entry in valid if entry[0] == entry[3].used]
+            heapq.heapify(self._parked_heap)
+        self._pushed += 1
+        heapq.heappush(self._parked_heap, (node.used, -node.depth, self._pushed, node))
+
+    @staticmethod
+    def _may_be_forgotten(node: Node) -> bool:
+        return node.place is not None and not node.children and node.users == 0
 
     def _release_place(self, node: Node) -> None:
         if node.place is not None:
@@ -255,20 +277,17 @@ class PrefixTree:
             node.place = None
 
     def _forget(self, node: Node, images: list[Image]) -> None:
-        """Cut a block off, and with it those parked behind it."""
+        """Cut the end of a path off."""
         assert node.parent is not None
+        assert not node.children, "what is parked behind a block is forgotten before it"
         del node.parent.children[node.digest]
-        stack = [node]
-        while stack:
-            gone = stack.pop()
-            stack.extend(gone.children.values())
-            gone.alive = False
-            self._release_place(gone)
-            gone.page = None
-            if gone.image is not None:
-                images.append(gone.image)
-                gone.image = None
-        node.children.clear()
+        node.alive = False
+        self._release_place(node)
+        node.page = None
+        if node.image is not None:
+            images.append(node.image)
+            node.image = None
+        self._offer_parked(node.parent)
 
     def audit(self) -> None:
         """Raise unless counts agree with the nodes."""

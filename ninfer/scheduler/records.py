@@ -17,7 +17,7 @@ from ninfer.step import Transfer
 
 # What the first line of an event log says: the log writes it, the replay demands it.
 FORMAT = "ninfer_event_log"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (*typing.get_args(events.Event), *typing.get_args(commands.Command))

@@ -219,10 +219,7 @@ class Slots:
             path = holdings.plant(self.owner(lane), job.node, job.blocks, job.pages)
             for depth, image in job.images:
                 number = image.session or number
-                if depth <= len(path):
-                    holdings.images.attach(image, path[depth - 1])
-                else:
-                    holdings.images.drop(image)
+                holdings.images.attach(image, path[depth - 1])
             holdings.retain(lane, number or holdings.new_session(), job.tokens, job.tokens, path, None)
             self._move(lane, LaneSignal.RESTORED)
         else:

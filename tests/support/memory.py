@@ -70,10 +70,12 @@ class DeviceMemory:
                 state = self.images[transfer.image]
                 self.lanes[transfer.lane] = Standing(state, len(state) // PAGE_TOKENS)
             case ParkPages():
+                assert len(set(transfer.pages)) == len(set(transfer.places)) == len(transfer.pages), "one to one"
                 for page, place in zip(transfer.pages, transfer.places, strict=True):
                     assert len(self.pages[page]) % PAGE_TOKENS == 0, "a block is parked that is not full"
                     self.places[place] = self.pages[page]
             case LoadPages():
+                assert len(set(transfer.pages)) == len(set(transfer.places)) == len(transfer.pages), "one to one"
                 for place, page in zip(transfer.places, transfer.pages, strict=True):
                     assert all(page not in table for table in self.tables.values()), "a page in use is overwritten"
                     self.pages[page] = self.places[place]
