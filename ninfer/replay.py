@@ -1,5 +1,7 @@
 """`ninfer-replay LOG`: feed the events of a log to a fresh scheduler and fail at the first command that differs.
 
+With --explain REQUEST it tells what the scheduler chose between for one request, by making its choices again.
+
 Exit status 0: every decision was made again. 1: one was not, or the log is damaged. 2: usage.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ import orjson
 
 from ninfer.config import SchedulerSettings
 from ninfer.errors import IllegalTransition, NinferError
+from ninfer.scheduler.commands import Command
+from ninfer.scheduler.events import Event
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.records import FORMAT, FORMAT_VERSION, BadRecord, build, from_record, to_record
 
@@ -55,10 +59,35 @@ def _parse(number: int, line: bytes) -> dict[str, Any]:
     return record
 
 
-def replay(lines: Iterable[bytes], until: int | None = None) -> Replayed:
+class Onlooker:
+    """Sees a run while it is replayed; by itself it only looks."""
+
+    def scheduler(self, settings: SchedulerSettings) -> Scheduler:
+        """The machine that the events are fed to."""
+        return Scheduler(settings)
+
+    def opened(self, header: Mapping[str, Any]) -> None:
+        """The first line of the log."""
+
+    def content(self, number: int, record: Mapping[str, Any]) -> None:
+        """A line with token ids."""
+
+    def decided(self, number: int, now: float, event: Event, commands: Sequence[Command]) -> None:
+        """The machine has taken an event, line `number` of the log, and gives these commands."""
+
+    @property
+    def has_seen_all(self) -> bool:
+        """Whether the rest of the log is of no interest."""
+        return False
+
+
+def replay(lines: Iterable[bytes], until: int | None = None, onlooker: Onlooker | None = None) -> Replayed:
     """Run a log again, up to sequence number `until` if given; the first difference raises :class:`ReplayDiffers`."""
+    watching = onlooker if onlooker is not None else Onlooker()
     records = read_records(lines)
-    scheduler = Scheduler(_settings(records))
+    header, settings = _opening(records)
+    watching.opened(header)
+    scheduler = watching.scheduler(settings)
     expected: list[dict[str, Any]] = []
     events = commands = 0
     cut_short = False
@@ -75,7 +104,10 @@ def replay(lines: Iterable[bytes], until: int | None = None) -> Replayed:
         if kind == "event":
             if expected:
                 raise ReplayDiffers(f"line {number}: the log lacks the command {expected[0]}")
-            expected = _decide(scheduler, record, now, number)
+            if watching.has_seen_all:
+                cut_short = True
+                break
+            expected = [to_record(command) for command in _decide(scheduler, record, now, number, watching)]
             events += 1
         elif kind == "command":
             if not expected or expected[0] != record:
@@ -83,14 +115,16 @@ def replay(lines: Iterable[bytes], until: int | None = None) -> Replayed:
                 raise ReplayDiffers(f"line {number}: the log has {record}, the replay gives {wanted}")
             expected.pop(0)
             commands += 1
-        elif kind != "content":
+        elif kind == "content":
+            watching.content(number, record)
+        else:
             raise ReplayDiffers(f"line {number}: unknown kind of record {kind!r}")
     if expected and not cut_short:
         raise ReplayDiffers(f"the log ends before the command {expected[0]}")
     return Replayed(events, commands, scheduler.statistics().totals.admitted, cut_short)
 
 
-def _settings(records: Iterator[tuple[int, dict[str, Any] | None]]) -> SchedulerSettings:
+def _opening(records: Iterator[tuple[int, dict[str, Any] | None]]) -> tuple[dict[str, Any], SchedulerSettings]:
     _number, first = next(records, (0, None))
     if first is None or first.get("format") != FORMAT:
         raise ReplayDiffers("this is not an event log (write one with ninfer-serve --event-log FILE)")
@@ -101,18 +135,19 @@ def _settings(records: Iterator[tuple[int, dict[str, Any] | None]]) -> Scheduler
     except (BadRecord, TypeError) as error:
         raise ReplayDiffers(f"the settings of this log are not those of this version: {error}") from None
     assert isinstance(settings, SchedulerSettings)
-    return settings
+    return first, settings
 
 
-def _decide(scheduler: Scheduler, record: dict[str, Any], now: Any, number: int) -> list[dict[str, Any]]:
+def _decide(scheduler: Scheduler, record: dict[str, Any], now: Any, number: int, watching: Onlooker) -> list[Command]:
     try:
-        event = from_record(record)
-        commands = scheduler.handle(event, float(now))
+        event, at = from_record(record), float(now)
+        commands = scheduler.handle(event, at)
     except (BadRecord, KeyError, TypeError, ValueError) as error:
         raise ReplayDiffers(f"line {number}: not an event of this version: {error}") from None
     except IllegalTransition as error:
         raise ReplayDiffers(f"line {number}: {error}") from None
-    return [to_record(command) for command in commands]
+    watching.decided(number, at, event, commands)
+    return commands
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -120,19 +155,41 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ninfer-replay", description=__doc__)
     parser.add_argument("log", type=Path, metavar="LOG", help="a file written with ninfer-serve --event-log")
     parser.add_argument("--until", type=int, metavar="SEQ", help="stop after this sequence number")
+    parser.add_argument("--explain", metavar="REQUEST", help="tell why a request went as it did: its number or id")
+    parser.add_argument("--json", action="store_true", help="the explanation for machines")
     options = parser.parse_args(argv)
+    if options.json and options.explain is None:
+        parser.error("--json needs --explain")
     try:
         with options.log.open("rb") as lines:
-            result = replay(lines, options.until)
+            told = _explain(lines, options) if options.explain is not None else _replay(lines, options)
     except OSError as error:
         print(f"error: {options.log}: {error.strerror}", file=sys.stderr)
         return 1
     except ReplayDiffers as error:
         print(f"error: {options.log}: {error}", file=sys.stderr)
         return 1
-    ending = " (the log was cut short)" if result.cut_short else ""
-    print(f"replayed {result.events} events and {result.commands} commands of {result.requests} requests: same{ending}")
+    print(told)
     return 0
+
+
+def _replay(lines: Iterable[bytes], options: argparse.Namespace) -> str:
+    result = replay(lines, options.until)
+    ending = " (the log was cut short)" if result.cut_short else ""
+    return f"replayed {result.events} events and {result.commands} commands of {result.requests} requests: same{ending}"
+
+
+def _explain(lines: Iterable[bytes], options: argparse.Namespace) -> str:
+    from ninfer.explain.explainer import Explainer
+    from ninfer.explain.text import lines_of
+
+    explainer = Explainer(options.explain)
+    replay(lines, options.until, explainer)
+    if explainer.account is None:
+        raise ReplayDiffers(f"there is no request {options.explain} in it")
+    if options.json:
+        return orjson.dumps(explainer.account, option=orjson.OPT_INDENT_2).decode()
+    return "\n".join(lines_of(explainer.account))
 
 
 if __name__ == "__main__":
