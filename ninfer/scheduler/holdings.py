@@ -144,7 +144,7 @@ class Holdings:
             return None
         if plan.image is not None:
             plan.image.users += 1
-        self._give_up(short)
+        self.make_room(needed)
         self.pages.reserve(request.id, needed)
         self._holds[request.id] = Hold(path=list(plan.path), image=plan.image, needed=needed)
         return plan.lane
@@ -191,13 +191,9 @@ class Holdings:
     def _tip(self, path: Sequence[Node]) -> Node:
         return path[-1] if path else self.tree.root
 
-    def make_room(self, needed: int) -> bool:
-        """Give blocks up until so many pages are available; False, and nothing done, if there are not so many."""
-        short = needed - self.pages.available
-        if short > self.tree.evictable:
-            return False
-        self._give_up(short)
-        return True
+    def make_room(self, needed: int) -> None:
+        """Give blocks up until so many pages are available."""
+        self._give_up(needed - self.pages.available)
 
     def _give_up(self, count: int) -> None:
         if count <= 0:

@@ -158,14 +158,13 @@ class Slots:
         node = path[-1] if path else holdings.tree.root
         missing = len(event.blocks) - len(path)
         holdings.tree.use(node)
-        images = self._take_images(event, holdings.new_session()) if event.blocks else ()
-        if images is None or not holdings.make_room(missing):
-            for _depth, image in images or ():
-                image.users -= 1
-                holdings.images.drop(image)
+        fits = missing <= holdings.pages.available + holdings.tree.evictable
+        images = self._take_images(event, holdings.new_session()) if fits and event.blocks else ()
+        if not fits or images is None:
             holdings.tree.leave(node)
             self._refuse(event, RESTORE_FAILED)
             return
+        holdings.make_room(missing)
         holdings.displace(lane)
         self._say(cmd.Forget(lane))
         holdings.pages.reserve(self.owner(lane), missing)

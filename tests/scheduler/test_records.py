@@ -13,7 +13,8 @@ from ninfer.config import SchedulerSettings
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.records import BadRecord, build, fields_of, from_record, to_record
-from ninfer.step import PageMapping
+from ninfer.step import CaptureState, LoadPages, PageMapping, ParkPages, RestoreState
+from ninfer.types import Marks
 
 
 class Colour(Enum):
@@ -37,6 +38,23 @@ MESSAGES = [
     cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ())),)),
     cmd.Finish(1, None, "stop_token"),
     cmd.Finish(1, 2, "cancelled"),
+    ev.Prepared(1, 130, 5, ("a", "b"), Marks(turn=128, preamble=64), -1),
+    ev.SlotAsked(1, 0, "restore", True, 130, ("a", "b"), (64,)),
+    cmd.StartChunk(
+        1,
+        2,
+        0,
+        64,
+        128,
+        PageMapping(1, (4,)),
+        False,
+        (LoadPages((3,), (4,)), RestoreState(1, 0)),
+        (CaptureState(0, 2),),
+        False,
+    ),
+    cmd.StartRound(3, (), (ParkPages((1, 2), (5, 6)),)),
+    cmd.ReadSession(1, 0, 130, 129, 128, 3, True, (4, 5), ((64, 2),)),
+    cmd.WriteSession(1, 0, 130, 1, (5,), ((64, 2), (128, 3)), (ParkPages((5,), (0,)),)),
 ]
 
 
@@ -64,6 +82,8 @@ def test_settings_survive_and_whole_numbers_may_stand_for_reals() -> None:
         {"type": "Arrived", "ticket": "1"},
         {"type": "Arrived", "ticket": True},
         {"type": "RoundLanded", "step": 1, "rows": [{"request_id": 1}], "device_s": 0.1},
+        {"type": "StartRound", "step": 1, "rows": [], "before": [{"type": "Arrived", "ticket": 1}]},
+        {"type": "StartRound", "step": 1, "rows": [], "before": [{"pages": [], "places": []}]},
     ],
 )
 def test_what_is_not_a_record_is_refused(record: dict[str, Any]) -> None:
