@@ -16,22 +16,29 @@ import torch
 
 from ninfer.config import EngineSettings, SchedulerSettings
 from ninfer.engine.engine import Engine
+from ninfer.step import pages_for
 from ninfer.types import Marks
 from tests.support.direct import Direct
 from tests.support.random_model import RandomModel
 
 VOCABULARY = 203
-CONTEXT = 640
+CONTEXT = 448
 HISTORIES = 2000
-PARTS = 8
-PAGES = 24
-LIMITS = (1, 3, 8, 20, 70)
+PARTS = 20
+PAGES = 16
+LIMITS = (1, 2, 3, 5, 9)
+LONG = 66  # more than a block
+
+
+def pages_of(lanes: int) -> int:
+    """Fewer than all lanes could use, where there are several."""
+    return min(PAGES, lanes * pages_for(CONTEXT))
 
 
 def engine(lanes: int, images: int, places: int) -> Engine:
     settings = EngineSettings(
         max_context_tokens=CONTEXT,
-        kv_capacity_tokens=max(PAGES, lanes) * 64,
+        kv_capacity_tokens=pages_of(lanes) * 64,
         lanes=lanes,
         prefill_chunk_tokens=256,
         kv_dtype="bf16",
@@ -43,14 +50,19 @@ def engine(lanes: int, images: int, places: int) -> Engine:
 
 @cache
 def reference() -> Direct:
-    settings = SchedulerSettings(max_context_tokens=CONTEXT, prefill_chunk_tokens=256, prefix_reuse=False, max_pending=9)
-    return Direct(engine(1, 0, 0), settings, PAGES)
+    settings = SchedulerSettings(max_context_tokens=CONTEXT, prefill_chunk_tokens=256, prefix_reuse=False)
+    return Direct(engine(1, 0, 0), settings, pages_of(1))
 
 
-@cache
+_KNOWN: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+
 def cold(prompt: tuple[int, ...], limit: int) -> tuple[int, ...]:
     """What a server that holds nothing answers."""
-    return reference().serve(prompt, limit).output
+    known = _KNOWN.get(prompt, ())
+    if len(known) < limit:
+        known = _KNOWN[prompt] = reference().serve(prompt, limit).output
+    return known[:limit]
 
 
 @cache
@@ -62,8 +74,9 @@ def words(seed: int, count: int) -> tuple[int, ...]:
     return tuple(random.Random(seed).choices(range(VOCABULARY), k=count))
 
 
-PREAMBLES = [words(0, 300), words(1, 70), ()]
-MESSAGES = [words(seed, length) for seed, length in enumerate((5, 40, 64, 100, 130, 200), 10)]
+PREAMBLES = [words(0, 200), words(0, 200), words(1, 70), ()]
+MESSAGES = [words(seed, length) for seed, length in enumerate((5, 40, 64, 100), 10)]
+EDIT = words(9, 20)
 
 
 class History:
@@ -84,7 +97,7 @@ class History:
             turn_checkpoints=choose([0, 2]),
             max_shared_prefixes=choose([0, 2]),
         )
-        self.server = Direct(warm(lanes, images, places), settings, max(PAGES, lanes))
+        self.server = Direct(warm(lanes, images, places), settings, pages_of(lanes))
         self.server.engine.reset()
         self.told: list[tuple[tuple[int, ...], Marks]] = []
         self.ways: Counter[str] = Counter()
@@ -92,7 +105,7 @@ class History:
     def prompt(self) -> tuple[tuple[int, ...], Marks]:
         """Something new, or something that goes on from, edits or repeats what was said before."""
         choose = self.random.choice
-        if not self.told or self.random.random() < 0.2:
+        if not self.told or self.random.random() < 0.15:
             preamble, message = choose(PREAMBLES), choose(MESSAGES)
             prompt = preamble + message
             return prompt, Marks(len(prompt) - 4, len(preamble), len(prompt) - 4, len(preamble))
@@ -100,9 +113,9 @@ class History:
         roll = self.random.random()
         if roll < 0.25:
             return before, marks
-        if roll < 0.5:
-            at = self.random.randrange(len(before))
-            before = before[:at] + choose(MESSAGES)[:30] + before[at + 30 :]
+        if roll < 0.45:
+            at = self.random.randrange(0, len(before), 50)
+            before = before[:at] + EDIT + before[at + len(EDIT) :]
         message = choose(MESSAGES)
         if len(before) + len(message) > CONTEXT - 80:
             return before, marks
@@ -111,9 +124,9 @@ class History:
     def play(self) -> None:
         server, random = self.server, self.random
         open_requests: list[tuple[int, tuple[int, ...], int, Marks]] = []
-        for _ in range(random.randint(3, 9)):
+        for _ in range(random.randint(2, 6)):
             prompt, marks = self.prompt()
-            limit = random.choice(LIMITS)
+            limit = LONG if random.random() < 0.06 else random.choice(LIMITS)
             open_requests.append((server.ask(prompt, limit, marks=marks), prompt, limit, marks))
             if random.random() < 0.15:  # the client leaves somewhere
                 for _ in range(random.randint(0, 3)):
@@ -150,4 +163,4 @@ def test_every_way_of_reuse_gives_the_answers_of_a_cold_server(part: int) -> Non
     assert set(ways) == {
         "full_reset", "append_frontier", "restore_turn_checkpoint", "restore_user_turn_anchor", "fork_shared_prefix",
     }, ways  # fmt: skip
-    assert sum(ways.values()) > 2 * ways["full_reset"]
+    assert sum(ways.values()) > 1.5 * ways["full_reset"]
