@@ -1,7 +1,8 @@
 """The scheduler's own record: every event it takes and every command it gives, one JSON line each.
 
-Lines carry a sequence number without gaps. The first says what a replay needs to build the same machine. Token ids are
-in it only as `content` lines, which replay ignores and which are written only if asked for (serving spec, 18.6).
+Lines carry a sequence number without gaps. The first says what a replay needs to build the same machine, and the same
+engine. Token ids are in it only as `content` lines, which a replay of decisions ignores and which are written only if
+asked for (serving spec, 18.6).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ninfer.config import SchedulerSettings
 from ninfer.errors import StartupError
 from ninfer.scheduler.commands import Command
 from ninfer.scheduler.events import Event
-from ninfer.scheduler.records import FORMAT, FORMAT_VERSION, fields_of, to_record
+from ninfer.scheduler.records import FORMAT, FORMAT_VERSION, EngineRecord, fields_of, to_record
+from ninfer.types import Sampling
 from ninfer.version import VERSION
 
 log = structlog.get_logger(__name__)
@@ -29,10 +31,13 @@ class EventLog:
 
     Lines are flushed with the record that ends a decision, so that a log of a killed process ends at one. A write
     failure disables the log with one error line: what is there can be replayed, and no request fails for it.
+
+    engine   what runs behind the scheduler; None for one that cannot be had again from a model
     """
 
-    def __init__(self, file: BinaryIO | None, content: bool = False) -> None:
+    def __init__(self, file: BinaryIO | None, content: bool = False, engine: EngineRecord | None = None) -> None:
         self._file = file
+        self._engine = engine
         self._content = content and file is not None
         self._sequence = 0
         self._logger: Any = None
@@ -42,12 +47,12 @@ class EventLog:
             )
 
     @classmethod
-    def open(cls, path: Path | None, content: bool = False) -> EventLog:
+    def open(cls, path: Path | None, content: bool = False, engine: EngineRecord | None = None) -> EventLog:
         """A log at this path, which must not exist yet: a replay needs a file of one run."""
         if path is None:
             return cls(None)
         try:
-            return cls(path.open("xb"), content)
+            return cls(path.open("xb"), content, engine)
         except FileExistsError:
             raise StartupError(f"--event-log {path} exists already; name a new file") from None
         except OSError as error:
@@ -67,8 +72,9 @@ class EventLog:
 
     def start(self, settings: SchedulerSettings) -> None:
         """The first line."""
+        engine = fields_of(self._engine) if self._engine is not None else None
         self._write("start", 0.0, {"format": FORMAT, "format_version": FORMAT_VERSION, "version": VERSION,
-                                   "settings": fields_of(settings)})  # fmt: skip
+                                   "settings": fields_of(settings), "engine": engine})  # fmt: skip
         self._flush()
 
     def decision(self, now: float, event: Event, commands: Iterable[Command]) -> None:
@@ -80,10 +86,13 @@ class EventLog:
             self._write("command", now, to_record(command))
         self._flush()
 
-    def prompt(self, now: float, request_id: int, token_ids: Iterable[int]) -> None:
-        """The prompt of a request, if content is logged."""
+    def prompt(
+        self, now: float, request_id: int, token_ids: Iterable[int], sampling: Sampling, stop_ids: Iterable[int]
+    ) -> None:
+        """The prompt of a request and the law by which tokens are drawn behind it, if content is logged."""
         if self._content:
-            self._write("content", now, {"type": "Prompt", "request_id": request_id, "token_ids": list(token_ids)})
+            self._write("content", now, {"type": "Prompt", "request_id": request_id, "token_ids": list(token_ids),
+                                         "sampling": fields_of(sampling), "stop_ids": list(stop_ids)})  # fmt: skip
 
     def drawn(self, now: float, request_id: int, token_ids: Iterable[int]) -> None:
         """Tokens drawn for a request, if content is logged."""

@@ -40,8 +40,9 @@ ARRIVALS_WAITING = 1024
 class Arrival:
     """A question for capacity on its way to the scheduler, and the answer on its way back."""
 
-    def __init__(self, received_at: float) -> None:
+    def __init__(self, received_at: float, name: str = "") -> None:
         self.received_at = received_at
+        self.name = name
         self.answered = anyio.Event()
         self.ticket: Ticket | None = None
         self.error: NinferError | None = None
@@ -188,11 +189,13 @@ class Gateway:
         """What every lane retains."""
         return await _asked(self._ring, DescribeSlots())
 
-    async def arrive(self) -> Ticket:
-        """A unit of capacity for one generation request, or the reason why there is none."""
+    async def arrive(self, name: str = "") -> Ticket:
+        """A unit of capacity for one generation request, or the reason why there is none; `name` is what its client
+        knows it by.
+        """
         if self.lifecycle in NOT_YET:
             raise ModelLoading
-        arrival = Arrival(anyio.current_time())
+        arrival = Arrival(anyio.current_time(), name)
         if self._mailbox.waiting >= ARRIVALS_WAITING:
             raise refusal(Overloaded.code)
         try:

@@ -114,7 +114,7 @@ class SchedulerActor:
             case Arrival():
                 self._tickets += 1
                 self._arrivals[self._tickets] = message
-                self._decide(Arrived(self._tickets))
+                self._decide(Arrived(self._tickets, message.name))
             case Submission():
                 self._submit(message)
             case Question():
@@ -142,7 +142,9 @@ class SchedulerActor:
         if client is not None:
             request = message.request
             client.request = request
-            self._log.prompt(self._clock.now(), message.request_id, request.prompt_ids)
+            self._log.prompt(
+                self._clock.now(), message.request_id, request.prompt_ids, request.sampling, request.stop_ids
+            )
             blocks = request.identity.blocks if request.identity is not None else ()
             self._decide(
                 Prepared(

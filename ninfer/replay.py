@@ -1,6 +1,7 @@
 """`ninfer-replay LOG`: feed the events of a log to a fresh scheduler and fail at the first command that differs.
 
-With --explain REQUEST it tells what the scheduler chose between for one request, by making its choices again.
+With --explain REQUEST it tells what the scheduler chose between for one request, by making its choices again. With
+--execute MODEL the engine runs again too, and fails at the first token that differs.
 
 Exit status 0: every decision was made again. 1: one was not, or the log is damaged. 2: usage.
 """
@@ -17,7 +18,7 @@ from typing import Any
 import orjson
 
 from ninfer.config import SchedulerSettings
-from ninfer.errors import IllegalTransition, NinferError
+from ninfer.errors import ArtifactError, IllegalTransition, NinferError, StartupError
 from ninfer.scheduler.commands import Command
 from ninfer.scheduler.events import Event
 from ninfer.scheduler.machine import Scheduler
@@ -157,17 +158,27 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--until", type=int, metavar="SEQ", help="stop after this sequence number")
     parser.add_argument("--explain", metavar="REQUEST", help="tell why a request went as it did: its number or id")
     parser.add_argument("--json", action="store_true", help="the explanation for machines")
+    parser.add_argument("--execute", type=Path, metavar="MODEL", help="run the engine again, and compare token ids")
+    parser.add_argument("--device", type=_device, metavar="N|cpu|auto", help="to execute on (as in the log)")
     options = parser.parse_args(argv)
     if options.json and options.explain is None:
         parser.error("--json needs --explain")
+    if options.explain is not None and options.execute is not None:
+        parser.error("--explain and --execute are two things")
+    if options.device is not None and options.execute is None:
+        parser.error("--device needs --execute")
+    do = _explain if options.explain is not None else _execute if options.execute is not None else _replay
     try:
         with options.log.open("rb") as lines:
-            told = _explain(lines, options) if options.explain is not None else _replay(lines, options)
+            told = do(lines, options)
     except OSError as error:
-        print(f"error: {options.log}: {error.strerror}", file=sys.stderr)
+        print(f"error: {error.filename or options.log}: {error.strerror}", file=sys.stderr)
         return 1
     except ReplayDiffers as error:
         print(f"error: {options.log}: {error}", file=sys.stderr)
+        return 1
+    except (ArtifactError, StartupError) as error:
+        print(f"error: {error}", file=sys.stderr)
         return 1
     print(told)
     return 0
@@ -190,6 +201,30 @@ def _explain(lines: Iterable[bytes], options: argparse.Namespace) -> str:
     if options.json:
         return orjson.dumps(explainer.account, option=orjson.OPT_INDENT_2).decode()
     return "\n".join(lines_of(explainer.account))
+
+
+def _execute(lines: Iterable[bytes], options: argparse.Namespace) -> str:
+    # The numeric libraries take seconds to import: whoever only replays has no need of them.
+    from ninfer.artifact.container import Artifact
+    from ninfer.execute import Executor, Model
+
+    with Artifact.open(options.execute) as artifact:
+        executor = Executor(Model(artifact, options.execute, options.device))
+        result = replay(lines, options.until, executor)
+    on = f" on {executor.loaded.device}" if executor.loaded is not None else ""
+    told = f"executed {executor.steps} steps{on} and compared {executor.tokens} tokens: same"
+    if executor.stopped_at is not None:
+        line, why = executor.stopped_at
+        return f"{told} up to line {line}: {why}"
+    return told + (" (the log was cut short)" if result.cut_short else "")
+
+
+def _device(text: str) -> str:
+    if text in ("cpu", "auto"):
+        return text
+    if text.isdecimal() and text.isascii():
+        return f"cuda:{int(text)}"
+    raise argparse.ArgumentTypeError("must be a number, cpu or auto")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
+from ninfer.scheduler.records import EngineRecord
 from ninfer.served import Builder, Served, builder_of, open_served, settle_memory, slot_folder, with_host_pages
 from ninfer.snapshots.folder import clean_folder
 
@@ -64,7 +65,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         _prepare_slot_folder(settings)
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
-        event_log = open_things.enter_context(EventLog.open(settings.log.event_log, settings.log.log_content))
+        event_log = open_things.enter_context(_open_event_log(settings, served))
         server = Server(settings, served, event_log, request_log, listener, server_config(settings.http), cuda_sync)
         status, why = anyio.run(server.run, backend="asyncio")
         if status == STARTUP_STATUS:
@@ -98,6 +99,13 @@ def _open_artifact(path: Path) -> Artifact:
         return Artifact.open(path)
     except OSError as error:
         raise StartupError(f"the model {path} cannot be read: {error.strerror or error}") from None
+
+
+def _open_event_log(settings: Settings, served: Served) -> EventLog:
+    bound, engine = served.bound, None
+    if settings.script is None:
+        engine = EngineRecord(settings.engine, bound.artifact.artifact_id, bound.target, bound.weights_id)
+    return EventLog.open(settings.log.event_log, settings.log.log_content, engine)
 
 
 def _open_request_log(settings: Settings) -> RequestLog:

@@ -41,7 +41,11 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         (*STDLIB_ROW, "ninfer.actors", "ninfer.scheduler", "ninfer.text", "ninfer.ledger", "ninfer.snapshots"),
         frozenset({"anyio", "structlog", "orjson"}),
     ),
-    "ninfer.replay": ((*STDLIB_ROW, "ninfer.scheduler", "ninfer.explain"), frozenset({"orjson"})),
+    "ninfer.replay": (
+        (*STDLIB_ROW, "ninfer.scheduler", "ninfer.explain", "ninfer.execute", "ninfer.artifact.container"),
+        frozenset({"orjson"}),
+    ),
+    "ninfer.execute": (("ninfer",), frozenset()),
     "ninfer.explain": ((*STDLIB_ROW, "ninfer.scheduler", "ninfer.explain", "ninfer.replay"), frozenset()),
     "ninfer.snapshots": ((*STDLIB_ROW, "ninfer.snapshots"), frozenset()),
     "ninfer.options": (STDLIB_ROW, frozenset()),

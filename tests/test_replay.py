@@ -12,6 +12,7 @@ from ninfer.actors.eventlog import EventLog
 from ninfer.errors import StartupError
 from ninfer.replay import ReplayDiffers, main, replay
 from ninfer.scheduler.events import Tick
+from tests.support.direct import GREEDY
 from tests.support.storm import Storm
 
 
@@ -27,7 +28,7 @@ def log() -> list[bytes]:
     for now, event, commands in storm.decisions:
         writer.decision(now, event, commands)
         writer.drawn(now, 1, (1, 2))
-        writer.prompt(now, 1, (3,))
+        writer.prompt(now, 1, (3,), GREEDY, (4,))
     return file.getvalue().splitlines(keepends=True)
 
 
@@ -125,7 +126,7 @@ def test_a_disk_that_refuses_a_record_ends_the_log_and_nothing_else() -> None:
     log.start(storm.settings)
     for n in range(40):
         log.decision(float(n), Tick(), ())
-        log.prompt(float(n), 1, [1, 2])
+        log.prompt(float(n), 1, [1, 2], GREEDY, [])
     log.__exit__(None, None, None)
     assert file.closed
 

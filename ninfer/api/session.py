@@ -220,7 +220,7 @@ async def open_session(
     raises Overloaded, Unavailable, ModelLoading
     """
     try:
-        ticket = await gateway.arrive()
+        ticket = await gateway.arrive(exchange.request_id)
     except Overloaded:
         observed.outcomes[Outcome.REJECTED] += 1
         raise

@@ -12,12 +12,27 @@ import typing
 from enum import Enum
 from typing import Any
 
+from ninfer.config import EngineSettings
 from ninfer.scheduler import commands, events
 from ninfer.step import Transfer
 
 # What the first line of an event log says: the log writes it, the replay demands it.
 FORMAT = "ninfer_event_log"
 FORMAT_VERSION = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EngineRecord:
+    """What the first line says of the engine behind the scheduler, for a replay that runs it again.
+
+    artifact_id, target, weights_id   of the model's artifact
+    """
+
+    settings: EngineSettings
+    artifact_id: str
+    target: str
+    weights_id: str
+
 
 _TYPES: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (*typing.get_args(events.Event), *typing.get_args(commands.Command))

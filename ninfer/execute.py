@@ -1,0 +1,236 @@
+"""The engine once more, behind the commands of a log: whether it draws the tokens that the log has.
+
+Steps are launched in the order of their commands and waited for when the log says that they landed, as they were.
+Tokens are compared when a step lands: what the log has of it was written before that. What was drawn between a fault
+and the reset that follows it counts for nothing and is not compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ninfer.actors.engine import EngineLike, Pending
+from ninfer.artifact.container import Artifact
+from ninfer.config import EngineSettings, Settings
+from ninfer.engine.devices import with_device
+from ninfer.errors import DeviceFault
+from ninfer.replay import Onlooker, ReplayDiffers
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler import events as ev
+from ninfer.scheduler.records import BadRecord, EngineRecord, build
+from ninfer.served import ArtifactBuilder, open_served
+from ninfer.step import PAGE_TOKENS, DecodeRound, DecodeRow, Drawn, LaneSetup, PrefillChunk
+from ninfer.types import Sampling
+
+NO_CONTENT = "it has no token ids (write it with ninfer-serve --event-log FILE --log-content)"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """An engine, and the device that it runs on."""
+
+    engine: EngineLike
+    device: str
+
+
+class Model:
+    """The artifact that a log is to be executed with."""
+
+    def __init__(self, artifact: Artifact, path: Path, device: str | None) -> None:
+        served = open_served(artifact, Settings(path))
+        self._bound, self._device = served.bound, device
+        self._public_ids = served.model.tokenizer.id_count
+        self._artifact_id = artifact.artifact_id
+
+    def load(self, logged: EngineRecord, pages: int) -> Loaded:
+        """The engine of a log, with so many pages.
+
+        raises ReplayDiffers for another model, StartupError or ArtifactError for one that cannot be loaded
+        """
+        ours = (self._artifact_id, self._bound.target, self._bound.weights_id)
+        theirs = (logged.artifact_id, logged.target, logged.weights_id)
+        if ours != theirs:
+            raise ReplayDiffers(f"it was written with another model: {' '.join(theirs)}, this is {' '.join(ours)}")
+        settings = self._settings(logged.settings, pages)
+        engine, _check = ArtifactBuilder(self._bound, settings, self._public_ids).load()
+        return Loaded(engine, settings.device)
+
+    def _settings(self, logged: EngineSettings, pages: int) -> EngineSettings:
+        settings = replace(logged, kv_capacity_tokens=pages * PAGE_TOKENS, device_memory_limit_bytes=None)
+        device = self._device if self._device is not None else logged.device
+        if device != logged.device:
+            settings = replace(settings, device=device, compute_dtype=EngineSettings().compute_dtype)
+        return with_device(settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a lane is set up with."""
+
+    token_ids: tuple[int, ...]
+    sampling: Sampling
+    stop_ids: tuple[int, ...]
+
+
+class Executor(Onlooker):
+    """Runs the engine of a `model` behind a replay.
+
+    tokens, steps   that have been compared and launched
+    stopped_at      line at which the execution cannot go on, and why
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.tokens = 0
+        self.steps = 0
+        self.loaded: Loaded | None = None
+        self.logged: EngineRecord | None = None
+        self.stopped_at: tuple[int, str] | None = None
+        self._model = model
+        self._prompts: dict[int, Prompt] = {}
+        self._logged: defaultdict[int, deque[int]] = defaultdict(deque)
+        self._drawn: defaultdict[int, int] = defaultdict(int)
+        self._flight: deque[tuple[cmd.StartChunk | cmd.StartRound, Pending[Any]]] = deque()
+        self._void = False  # between a fault and the reset
+
+    @property
+    def has_seen_all(self) -> bool:
+        """Whether nothing more can be executed."""
+        return self.stopped_at is not None
+
+    def opened(self, header: Mapping[str, Any]) -> None:
+        """Take the engine's settings."""
+        try:
+            record = header["engine"]
+            self.logged = build(EngineRecord, record) if record is not None else None
+        except (BadRecord, KeyError, TypeError) as error:
+            raise ReplayDiffers(f"the engine of this log is not one of this version: {error}") from None
+        if self.logged is None:
+            raise ReplayDiffers("there was no model behind it, so there is nothing to execute")
+
+    def content(self, number: int, record: Mapping[str, Any]) -> None:
+        """Remember a prompt, or what was drawn."""
+        try:
+            request_id, ids = record["request_id"], tuple(record["token_ids"])
+            if record["type"] == "Prompt":
+                sampling = build(Sampling, record["sampling"])
+                self._prompts[request_id] = Prompt(ids, sampling, tuple(record["stop_ids"]))
+            else:
+                self._logged[request_id].extend(ids)
+        except (BadRecord, KeyError, TypeError) as error:
+            raise ReplayDiffers(f"line {number}: not content of this version: {error}") from None
+
+    def decided(self, number: int, now: float, event: ev.Event, commands: Sequence[cmd.Command]) -> None:
+        """Land what landed, then launch what is launched."""
+        match event:
+            case ev.ModelLoaded():
+                assert self.logged is not None, "the first line has been read"
+                self.loaded = self._model.load(self.logged, event.pages)
+            case ev.ChunkLanded():
+                self._land_chunk(number, event)
+            case ev.RoundLanded():
+                self._land_round(number, event)
+            case ev.StepFailed():
+                self._flight.popleft()
+                self._void = True
+            case ev.EngineReset():
+                self._engine.reset()
+                self._void = False
+            case ev.Released():
+                self._prompts.pop(event.request_id, None)
+        for command in commands:
+            self._obey(number, command)
+
+    @property
+    def _engine(self) -> EngineLike:
+        assert self.loaded is not None, "the machine gives no step before the model is loaded"
+        return self.loaded.engine
+
+    def _obey(self, number: int, command: cmd.Command) -> None:
+        match command:
+            case cmd.StartChunk():
+                self._flight.append((command, self._engine.launch(self._chunk(number, command))))
+                self.steps += 1
+            case cmd.StartRound():
+                rows = tuple(DecodeRow(row.lane, row.position, row.mapping) for row in command.rows)
+                self._flight.append((command, self._engine.launch(DecodeRound(rows, command.before))))
+                self.steps += 1
+            case cmd.ReadSession():
+                self._finish_flight(number)
+                self._engine.transfer(command.before)
+                if command.capture:
+                    self._engine.capture(command.lane, command.image)
+            case cmd.WriteSession():
+                self.stopped_at = number, "a slot file is restored there, and what is in it is not in the log"
+
+    def _chunk(self, number: int, command: cmd.StartChunk) -> PrefillChunk:
+        prompt = self._prompts.get(command.request_id)
+        if prompt is None:
+            raise ReplayDiffers(NO_CONTENT)
+        return PrefillChunk(
+            lane=command.lane,
+            begin=command.begin,
+            token_ids=prompt.token_ids[command.begin : command.end],
+            mapping=command.mapping,
+            setup=LaneSetup(prompt.sampling, prompt.stop_ids, prompt.token_ids) if command.first else None,
+            sample=command.sample,
+            before=command.before,
+            after=command.after,
+        )
+
+    def _finish_flight(self, number: int) -> None:
+        """Wait for everything in flight, and keep what came of it until it lands."""
+        for _ in range(len(self._flight)):
+            command, pending = self._flight.popleft()
+            self._flight.append((command, _Result(_outcome(number, pending))))
+
+    def _land_chunk(self, number: int, event: ev.ChunkLanded) -> None:
+        command, pending = self._flight.popleft()
+        assert isinstance(command, cmd.StartChunk), "the machine has checked that"
+        drawn: Drawn | None = _outcome(number, pending).drawn
+        if drawn is not None:
+            self._compare(number, command.request_id, drawn, event.drawn, event.stopped)
+
+    def _land_round(self, number: int, event: ev.RoundLanded) -> None:
+        _command, pending = self._flight.popleft()
+        for row, drawn in zip(event.rows, _outcome(number, pending).drawn, strict=True):
+            self._compare(number, row.request_id, drawn, row.drawn, row.stopped)
+
+    def _compare(self, number: int, request_id: int, drawn: Drawn, count: int, stopped: bool) -> None:
+        logged = self._logged[request_id]
+        if len(logged) < count:
+            raise ReplayDiffers(NO_CONTENT)
+        expected = tuple(logged.popleft() for _ in range(count))
+        if self._void:
+            return
+        if (expected, stopped) != (drawn.token_ids, drawn.stopped):
+            at = self._drawn[request_id] + 1
+            has, draws = _told(expected, stopped), _told(drawn.token_ids, drawn.stopped)
+            where = f"line {number}: request {request_id}, token {at} of its output"
+            raise ReplayDiffers(f"{where}: the log has {has}, the engine draws {draws}")
+        self._drawn[request_id] += count
+        self.tokens += count
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """A step that has been waited for."""
+
+    result: Any
+
+    def wait(self) -> Any:
+        return self.result
+
+
+def _outcome(number: int, pending: Pending[Any]) -> Any:
+    try:
+        return pending.wait()
+    except DeviceFault as error:
+        raise ReplayDiffers(f"line {number}: the step that landed there fails now: {error}") from None
+
+
+def _told(ids: Sequence[int], stopped: bool) -> str:
+    return " ".join(str(token) for token in ids) + (" (a stop token)" if stopped else "")
