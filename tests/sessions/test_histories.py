@@ -126,7 +126,7 @@ class History:
         open_requests: list[tuple[int, tuple[int, ...], int, Marks]] = []
         for _ in range(random.randint(2, 6)):
             prompt, marks = self.prompt()
-            limit = LONG if random.random() < 0.06 else random.choice(LIMITS)
+            limit = LONG if random.random() < 0.015 else random.choice(LIMITS)
             open_requests.append((server.ask(prompt, limit, marks=marks), prompt, limit, marks))
             if random.random() < 0.15:  # the client leaves somewhere
                 for _ in range(random.randint(0, 3)):
