@@ -368,9 +368,8 @@ class Holdings:
         """Transfers that store what is wanted of the state with `end` positions read, and the images they fill."""
         hold = self._holds[request.id]
         assert request.lane is not None
+        assert end % PAGE_TOKENS == 0 or end == request.prompt, "a chunk ends at a block start or with its prompt"
         at = end // PAGE_TOKENS
-        if end % PAGE_TOKENS and end != request.prompt:
-            return (), ()
         kind = hold.captures.pop(at, None)
         if kind is None or (kind is ImageKind.SHARED and not self._admits_shared()):
             return (), ()

@@ -101,3 +101,21 @@ def test_a_turn_checkpoint_that_is_promised_outlives_the_ring() -> None:
     assert server.reused(fork)[1:] == ("fork_shared_prefix", 384)
     kinds = {image.kind for image in server.machine.holdings.images.stored}
     assert ImageKind.TURN in kinds
+
+
+def test_a_state_that_two_have_stored_is_kept_once_and_for_whom_it_was_promised() -> None:
+    server = Driver(lanes=3, steps_ahead=0, prefill_chunk_tokens=64)
+    base = text(512)
+    long = server.ask(base + text(1500, 1), marks=Marks(preamble=512))
+    server.land()
+    # As much as can be shared of a prompt of exactly 512 tokens ends a block before what the long one stores.
+    server.ask(base, limit=200, marks=Marks(turn=512))
+    while server.images() != {512: "TURN"}:
+        server.land()
+    fork = server.ask(base + text(5, 2), priority=5)
+    server.run()
+    begins = [server.out.index(server.admission(request)) for request in (long, fork)]
+    assert begins == sorted(begins)
+    assert server.chunks(long)[7].after  # it had stored the same state meanwhile
+    assert server.images() == {512: "TURN"}
+    assert server.reused(fork)[1:] == ("fork_shared_prefix", 512)

@@ -117,6 +117,16 @@ def test_a_session_whose_state_is_nowhere_is_not_saved() -> None:
     assert refused(server, 0, "save") == "slot_save_failed"
 
 
+def test_a_state_behind_the_end_of_the_session_is_not_saved() -> None:
+    server = Driver(steps_ahead=1)
+    request = server.ask(text(120), limit=40)
+    while server.machine.requests[request].drawn < 7:
+        server.land()
+    server.send(ev.StopStringFound(request))  # after 127 tokens; rows in flight fill the second block
+    server.run()
+    assert refused(server, 0, "save") == "slot_save_failed"
+
+
 def test_a_session_that_is_partly_in_host_memory_is_not_saved() -> None:
     server = Driver(pages=32, lanes=2, max_context_tokens=2048, host_pages=32)
     server.say(text(640, 1), limit=2)

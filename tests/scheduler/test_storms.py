@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from enum import Enum
 from typing import TypeVar
 
@@ -13,7 +14,9 @@ from ninfer.actors.eventlog import EventLog
 from ninfer.replay import replay
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
+from ninfer.scheduler.holdings import FULL_RESET, WAYS
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.slots import BUSY, MISMATCH, RESTORE_FAILED, SAVE_FAILED
 from ninfer.scheduler.transitions import DeviceState, RequestState
 from ninfer.types import FinishReason
 from tests.support.storm import Storm
@@ -93,3 +96,26 @@ def test_the_weather_reaches_every_kind_of_end_and_every_state() -> None:
     assert states[1] == {*DeviceState, *RequestState} - {RequestState.GONE}
     of_two_steps = {state for state in states[1] if "AHEAD" in state.name or "THEN" in state.name}
     assert states[1] - states[0] == {DeviceState.VOIDING, *of_two_steps}
+
+
+def test_many_requests_go_on_from_what_others_have_read() -> None:
+    ways: Counter[str] = Counter()
+    slots: Counter[str] = Counter()
+    reused = read = parks = host_restores = 0
+    for seed in range(0, STORMS, 33):
+        storm = run_storm(seed)
+        totals = storm.machine.statistics().totals
+        ways.update(dict(totals.reuse))
+        reused, read = reused + totals.reused_tokens, read + totals.prefill_tokens
+        parks, host_restores = parks + storm.machine.holdings.tree.parks, host_restores + totals.host_restores
+        slots.update(storm.slot_refusals)
+        for _now, _event, commands in storm.decisions:
+            slots.update(type(command).__name__ for command in commands)
+    assert set(ways) == set(WAYS)
+    assert min(ways.values()) >= 5, ways
+    assert sum(ways.values()) - ways[FULL_RESET] > 0.12 * sum(ways.values()), ways
+    assert reused > 0.12 * (reused + read)
+    assert parks > 100
+    assert host_restores > 5
+    for what in ("Erased", "ReadSession", "WriteSession", "Forget", BUSY, MISMATCH, SAVE_FAILED, RESTORE_FAILED):
+        assert slots[what] > 5, what

@@ -182,18 +182,24 @@ class Storm:
 
     def compose(self) -> bytes:
         """A prompt: a new one, or one that goes on from, edits or repeats what somebody has had."""
-        longest = self.settings.max_context_tokens
+        prompt = self.continued()[: self.settings.max_context_tokens]
+        if self.random.random() < 0.5 and len(prompt) > PAGE_TOKENS:
+            # Answers that begin just below a block start are the interesting ones.
+            prompt = prompt[: len(prompt) // PAGE_TOKENS * PAGE_TOKENS - self.random.randint(0, 4)]
+        return prompt
+
+    def continued(self) -> bytes:
         more = self.random.randbytes(self.random.choice([1, 10, 63, 64, 65, 150, 400]))
         roll = self.random.random()
-        if not self.known or roll < 0.25:
-            return (self.random.choice(self.preambles) + more)[:longest]
+        if not self.known or roll < 0.15:
+            return self.random.choice(self.preambles) + more
         client = self.clients[self.random.choice(self.known)]
         if roll < 0.4:
             return client.history[: client.prompt]
         if roll < 0.7:
-            return (client.history + more)[:longest]
+            return client.history + more
         cut = self.random.randint(0, len(client.history))
-        return (client.history[:cut] + more)[:longest]
+        return client.history[:cut] + more
 
     def marks(self, tokens: int) -> Marks:
         if self.random.random() < 0.2:
@@ -222,11 +228,17 @@ class Storm:
         client = self.clients[command.request_id]
         client.ends.append(command)
         assert command.lane == (client.admitted.lane if client.admitted is not None else None)
-        if isinstance(command, cmd.Finish) and command.retained_tokens:
-            assert command.lane is not None
-            assert command.retained_tokens <= len(client.history)
-            self.ledgers[command.lane] = client.history[: command.retained_tokens]
+        if isinstance(command, cmd.Finish):
+            self.retain(client, command.retained_tokens)
         self.give_back(command.request_id)
+
+    def retain(self, client: Client, tokens: int) -> None:
+        """Its lane keeps what has landed, or will land if nothing fails."""
+        if client.admitted is None or not self.settings.prefix_reuse or not self.machine.holdings.trusted:
+            assert tokens == 0
+            return
+        assert tokens == (client.read if client.read < client.prompt else client.prompt + client.drawn)
+        self.ledgers[client.admitted.lane] = client.history[:tokens]
 
     def give_back(self, request_id: int) -> None:
         """Its pages may be anybody's once it has ended and no step works on them any more."""
@@ -502,7 +514,7 @@ class Storm:
         client.prepared = True
         client.history = self.compose()
         client.prompt = len(client.history)
-        client.limit = self.random.choice([0, 1, 2, 5, 40, 5000])
+        client.limit = self.random.choice([0, 1, 2, 5, 8, 40, 5000])
         self.known.append(request_id)
         blocks, marks = self.blocks(client.history), self.marks(client.prompt)
         priority = self.random.choice([0, 0, 0, 0, 1, -1])
