@@ -28,6 +28,7 @@ from ninfer.step import (
     LaneSetup,
     PrefillChunk,
     PrefillResult,
+    Transfer,
 )
 from ninfer.text.prompt import IM_END, IM_START, THINK_CLOSE, THINK_OPEN
 from ninfer.text.tokenizer import Tokenizer
