@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.replies import send_last, send_reply
 from ninfer.errors import ActorStopped
 from ninfer.scheduler.events import StopStringFound
-from ninfer.text.output import Delta, OutputParser
+from ninfer.text.output import Delta, OutputParser, ToolUse
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason
 
@@ -101,6 +102,7 @@ class LaneActor:
             opens_think=request.opens_think,
             stops=request.stops,
             stops_in_reasoning=request.stops_in_reasoning,
+            tool_use=_tool_use(request),
         )
         service = _Service(
             message.request_id, request, message.replies, parser, message.cached_tokens, admitted_at=message.at
@@ -149,6 +151,7 @@ class LaneActor:
             service.first_token_at,
             service.last_token_at,
             stop_string=parser.stop_string,
+            tool_calls=parser.tool_calls,
         )
         send_last(service.replies, last)
 
@@ -159,3 +162,9 @@ class LaneActor:
     @staticmethod
     def _send(service: _Service, reply: Reply) -> None:
         send_reply(service.replies, reply)
+
+
+def _tool_use(request: GenerationRequest) -> ToolUse | None:
+    if request.tools is None:
+        return None
+    return ToolUse(request.tools, lambda: f"call_{secrets.token_hex(8)}", request.tolerant_tool_calls)

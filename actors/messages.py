@@ -14,6 +14,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from ninfer.errors import NinferError
 from ninfer.step import DecodeRound, PageMapping
 from ninfer.text.deltas import Delta, ToolCallParse
+from ninfer.text.tool_values import DeclaredTools
 from ninfer.types import FinishReason, Sampling
 
 # --- between the protocol adapters and the actors ------------------------------------------------------------------
@@ -30,6 +31,9 @@ class GenerationRequest:
     stops_in_reasoning
                      whether they also count in reasoning, or in the answer alone
     stop_ids         the model's own stop tokens, empty if the request ignores them
+    tools            what the model may call; without any, the markup of calls is text
+    tolerant_tool_calls
+                     whether calls that are slightly damaged are repaired
     progress         whether the client wants :class:`PrefillProgress`
     """
 
@@ -41,6 +45,8 @@ class GenerationRequest:
     stop_ids: tuple[int, ...]
     progress: bool = False
     stops_in_reasoning: bool = True
+    tools: DeclaredTools | None = field(default=None, repr=False)
+    tolerant_tool_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

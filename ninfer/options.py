@@ -53,7 +53,7 @@ TO_COME = frozenset(
     --host-kv-cache-mib --host-context-mib --host-kv-mib --host-prefix-cache-mib --auto-host-cache
     --host-cache-reserve-mib --host-cache-max-mib --host-cache-percent --host-state-slots --device-state-slots
     --max-shared-prefixes --auto-prefix-grid --context-store --graft --default-graft
-    --default-thinking-budget --tolerant-tool-calls --repetition-guard --repetition-guard-window
+    --default-thinking-budget --repetition-guard --repetition-guard-window
     --repetition-guard-ngram --repetition-guard-cycles --repetition-guard-min-tokens
     """.split()  # noqa: SIM905 - a list of names reads better in columns
 )
@@ -204,6 +204,7 @@ OPTIONS: dict[str, _Option] = {
     "--presence-penalty": _Option("F", "default presence penalty, [-2,2]", _number(-2, 2)),
     "--frequency-penalty": _Option("F", "default frequency penalty, [-2,2]", _number(-2, 2)),
     "--seed": _Option("N", "seed of requests that give none (random)", _integer(0, U64_MAX)),
+    "--tolerant-tool-calls": _Option("", "repair tool calls that are slightly damaged, and pass on unknown tools"),
     "--no-repetition-guard": _Option("", "accepted; there is no guard"),
     "--request-log-jsonl": _Option("FILE", "append one JSON record per request event", _path),
     "--request-log-max-mib": _Option("N", "rotate the request log at this size, 0 = never (0)", _integer(0)),
@@ -382,6 +383,7 @@ def _generation(values: Mapping[str, Any]) -> GenerationSettings:
         presence_penalty=values.get("--presence-penalty"),
         frequency_penalty=values.get("--frequency-penalty"),
         seed=values.get("--seed"),
+        tolerant_tool_calls="--tolerant-tool-calls" in values,
     )
 
 

@@ -15,6 +15,7 @@ from ninfer.config import GenerationSettings
 from ninfer.text.prompt import RenderedPrompt
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
+from ninfer.text.tool_values import DeclaredTools
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +105,6 @@ def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSe
         stop_ids=() if asked.ignore_eos else tuple(sorted(model.tokenizer.stop_ids)),
         progress=asked.return_progress,
         stops_in_reasoning=asked.stops_in_reasoning,
+        tools=DeclaredTools(asked.tools.callable) if asked.tools.callable else None,
+        tolerant_tool_calls=server.tolerant_tool_calls,
     )
