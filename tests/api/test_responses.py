@@ -362,6 +362,7 @@ async def test_a_response_that_cannot_be_stored_is_not_told_as_final() -> None:
 async def test_a_count_equals_the_later_usage() -> None:
     async with served(says(ANSWER), scheduler=SchedulerSettings(max_pending=1)) as state:
         parent = (await whole(state))["id"]
+        await settle(state)
         fields: dict[str, Any] = {
             "instructions": "I",
             "previous_response_id": parent,
