@@ -43,7 +43,7 @@ KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
 TO_COME = frozenset(
     """
-    --stats-port --web-dir
+    --web-dir
     --cuda-graph-allowance-mib --devices --stage-layers --kv-affinity-burst --kv-affinity-grace-ms --yarn-factor
     --gdn-state-fp16 --embedding-q4 --embedding-q6 --lm-head-q4 --lm-head-q6 --mtp-experts-q4 --mlp-a8-decode
     --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections --spec --draft-tokens --lm-head-draft
@@ -161,6 +161,7 @@ def _top_k(text: str) -> int:
 OPTIONS: dict[str, _Option] = {
     "--host": _Option("H", "address to listen on (127.0.0.1)", _text),
     "--port": _Option("N", "port to listen on (8080)", _integer(1, 65535)),
+    "--stats-port": _Option("N", "second port, for /stats alone, 0 = none (0)", _integer(0, 65535)),
     "--api-key": _Option("KEY", "key that clients have to send; may be given several times", _text),
     "--api-key-file": _Option("FILE", "file with more keys, one a line", _path),
     "--tls-cert": _Option("FILE", "PEM certificate; with --tls-key", _path),
@@ -294,6 +295,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--script and --engine scripted need each other")
     if "--deterministic" in values and values.get("--short-chunk-products") == "in-register":
         raise OptionError("--short-chunk-products in-register is not exact, which --deterministic asks for")
+    if values.get("--stats-port") == values.get("--port", 8080):
+        raise OptionError("--stats-port has to be another port than --port")
     max_context = values.get("--max-context", 8192)
     lanes = values.get("--max-concurrency", 1)
     chunk = values.get("--prefill-chunk", 1024)
@@ -327,6 +330,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         http=HttpSettings(
             host=values.get("--host", "127.0.0.1"),
             port=values.get("--port", 8080),
+            stats_port=values.get("--stats-port", 0),
             api_keys=values.get("--api-key", ()),
             api_key_file=values.get("--api-key-file"),
             tls_cert=values.get("--tls-cert"),

@@ -17,6 +17,8 @@ from ninfer.api.operations import Operations
 def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
     """Add them to the application; `unix_time` is the wall clock in seconds."""
 
+    add_stats(app, operations, gateway, unix_time)
+
     @app.get("/metrics")
     async def read_metrics() -> Response:
         body = metrics(gateway.statistics(), operations.observed, gateway.ready_at)
@@ -26,10 +28,6 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
     async def read_slots() -> Response:
         return _json(documents.slots(gateway.statistics(), operations.model.max_context_tokens))
 
-    @app.get("/stats")
-    async def read_stats() -> Response:
-        return _json(documents.stats(operations, gateway.statistics(), unix_time()))
-
     @app.get("/props")
     async def read_props() -> Response:
         return _json(documents.props(operations))
@@ -37,6 +35,14 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
     @app.get("/v1/load")
     async def read_load() -> Response:
         return _json(documents.load(operations, gateway.statistics(), gateway.ready_at, unix_time()))
+
+
+def add_stats(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
+    """Add the snapshot for monitors."""
+
+    @app.get("/stats")
+    async def read_stats() -> Response:
+        return _json(documents.stats(operations, gateway.statistics(), unix_time()))
 
 
 def _json(value: object) -> Response:
