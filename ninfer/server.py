@@ -193,6 +193,7 @@ class Server:
             )
             # Connections that are cut off from here on are no faults, though asyncio would report each as one.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+            self.request_log.feed.end()
             stopped.set()
             if may_listen.is_set():
                 with anyio.move_on_after(2 * GRACEFUL_S):

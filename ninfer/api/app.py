@@ -14,6 +14,7 @@ from ninfer.api.chat import chat_completion
 from ninfer.api.dashboard import add_dashboard
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
+from ninfer.api.events import add_events
 from ninfer.api.messages import count_tokens, create_message
 from ninfer.api.openapi import add_openapi
 from ninfer.api.operations import Operations
@@ -71,6 +72,7 @@ def create_app(service: Service, operations: Operations) -> Quart:
 
     add_texts(app, service, _body)
     add_operations(app, operations, gateway, service.unix_time)
+    add_events(app, service.request_log.feed)
     add_dashboard(app)
     add_openapi(app)
     return app
