@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.replies import send_last, send_reply
 from ninfer.errors import ActorStopped
 from ninfer.scheduler.events import StopStringFound
-from ninfer.text.output import Delta, OutputParser
+from ninfer.text.output import Delta, OutputParser, ToolUse
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason
 
@@ -103,6 +104,7 @@ class LaneActor:
             opens_think=request.opens_think,
             stops=request.stops,
             stops_in_reasoning=request.stops_in_reasoning,
+            tool_use=_tool_use(request),
         )
         service = _Service(
             message.request_id,
@@ -163,6 +165,7 @@ class LaneActor:
             way=service.way,
             host_restored=service.host_restored,
             session_digest=message.session_digest,
+            tool_calls=parser.tool_calls,
         )
         send_last(service.replies, last)
 
@@ -173,3 +176,9 @@ class LaneActor:
     @staticmethod
     def _send(service: _Service, reply: Reply) -> None:
         send_reply(service.replies, reply)
+
+
+def _tool_use(request: GenerationRequest) -> ToolUse | None:
+    if request.tools is None:
+        return None
+    return ToolUse(request.tools, lambda: f"call_{secrets.token_hex(8)}", request.tolerant_tool_calls)

@@ -15,6 +15,7 @@ from ninfer.errors import NinferError
 from ninfer.ledger import PromptIdentity
 from ninfer.step import DecodeRound, PageMapping, Transfer
 from ninfer.text.deltas import Delta, ToolCallParse
+from ninfer.text.tool_values import DeclaredTools
 from ninfer.types import FinishReason, Marks, Sampling
 
 # --- between the protocol adapters and the actors ------------------------------------------------------------------
@@ -31,6 +32,9 @@ class GenerationRequest:
     stops_in_reasoning
                      whether they also count in reasoning, or in the answer alone
     stop_ids         the model's own stop tokens, empty if the request ignores them
+    tools            what the model may call; without any, the markup of calls is text
+    tolerant_tool_calls
+                     whether calls that are slightly damaged are repaired
     progress         whether the client wants :class:`PrefillProgress`
     identity         what the prompt is known by; None: the actors find out, on the event loop
     marks            places in the prompt that later prompts are likely to share
@@ -48,6 +52,8 @@ class GenerationRequest:
     marks: Marks = field(default_factory=Marks)
     priority: int = 0
     stops_in_reasoning: bool = True
+    tools: DeclaredTools | None = field(default=None, repr=False)
+    tolerant_tool_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

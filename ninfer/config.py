@@ -90,12 +90,14 @@ class SchedulerSettings:
 class HttpSettings:
     """Network and protocol (serving spec, 18.1).
 
+    stats_port     of a second listener that has ``/stats`` alone; 0 is none
     api_keys       any of them opens the server; none is needed if there is none
     api_key_file   more of them, read at the start
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
+    stats_port: int = 0
     api_keys: tuple[str, ...] = field(default=(), repr=False)
     api_key_file: Path | None = None
     tls_cert: Path | None = None

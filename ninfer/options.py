@@ -43,7 +43,7 @@ KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
 TO_COME = frozenset(
     """
-    --stats-port --web-dir
+    --web-dir
     --cuda-graph-allowance-mib --devices --stage-layers --kv-affinity-burst --kv-affinity-grace-ms --yarn-factor
     --gdn-state-fp16 --embedding-q4 --embedding-q6 --lm-head-q4 --lm-head-q6 --mtp-experts-q4 --mlp-a8-decode
     --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections --spec --draft-tokens --lm-head-draft
@@ -52,7 +52,7 @@ TO_COME = frozenset(
     --auto-save-evicted --auto-host-cache
     --host-cache-reserve-mib --host-cache-max-mib --host-cache-percent --device-state-slots
     --auto-prefix-grid --context-store --graft --default-graft
-    --default-thinking-budget --tolerant-tool-calls --repetition-guard --repetition-guard-window
+    --default-thinking-budget --repetition-guard --repetition-guard-window
     --repetition-guard-ngram --repetition-guard-cycles --repetition-guard-min-tokens
     """.split()  # noqa: SIM905 - a list of names reads better in columns
 )
@@ -168,6 +168,7 @@ def _top_k(text: str) -> int:
 OPTIONS: dict[str, _Option] = {
     "--host": _Option("H", "address to listen on (127.0.0.1)", _text),
     "--port": _Option("N", "port to listen on (8080)", _integer(1, 65535)),
+    "--stats-port": _Option("N", "second port, for /stats alone, 0 = none (0)", _integer(0, 65535)),
     "--api-key": _Option("KEY", "key that clients have to send; may be given several times", _text),
     "--api-key-file": _Option("FILE", "file with more keys, one a line", _path),
     "--tls-cert": _Option("FILE", "PEM certificate; with --tls-key", _path),
@@ -226,6 +227,7 @@ OPTIONS: dict[str, _Option] = {
     "--presence-penalty": _Option("F", "default presence penalty, [-2,2]", _number(-2, 2)),
     "--frequency-penalty": _Option("F", "default frequency penalty, [-2,2]", _number(-2, 2)),
     "--seed": _Option("N", "seed of requests that give none (random)", _integer(0, U64_MAX)),
+    "--tolerant-tool-calls": _Option("", "repair tool calls that are slightly damaged, and pass on unknown tools"),
     "--no-repetition-guard": _Option("", "accepted; there is no guard"),
     "--request-log-jsonl": _Option("FILE", "append one JSON record per request event", _path),
     "--request-log-max-mib": _Option("N", "rotate the request log at this size, 0 = never (0)", _integer(0)),
@@ -320,6 +322,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
     for name in ("--turn-checkpoints", "--max-shared-prefixes", "--host-kv-cache-mib"):
         if not reuse and values.get(name):
             raise OptionError(f"{name} needs prefix reuse, which --no-prefix-reuse turns off")
+    if values.get("--stats-port") == values.get("--port", 8080):
+        raise OptionError("--stats-port has to be another port than --port")
     max_context = values.get("--max-context", 8192)
     lanes = values.get("--max-concurrency", 1)
     chunk = values.get("--prefill-chunk", 1024)
@@ -360,6 +364,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         http=HttpSettings(
             host=values.get("--host", "127.0.0.1"),
             port=values.get("--port", 8080),
+            stats_port=values.get("--stats-port", 0),
             api_keys=values.get("--api-key", ()),
             api_key_file=values.get("--api-key-file"),
             tls_cert=values.get("--tls-cert"),
@@ -427,6 +432,7 @@ def _generation(values: Mapping[str, Any]) -> GenerationSettings:
         presence_penalty=values.get("--presence-penalty"),
         frequency_penalty=values.get("--frequency-penalty"),
         seed=values.get("--seed"),
+        tolerant_tool_calls="--tolerant-tool-calls" in values,
     )
 
 

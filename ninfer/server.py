@@ -25,7 +25,7 @@ from quart import Quart
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Gateway
 from ninfer.actors.system import System
-from ninfer.api.app import create_app
+from ninfer.api.app import create_app, create_stats_app
 from ninfer.api.operations import Operations
 from ninfer.api.service import Service
 from ninfer.artifact.container import Artifact
@@ -33,7 +33,7 @@ from ninfer.config import EngineSettings, Settings
 from ninfer.engine.devices import with_device
 from ninfer.errors import StartupError
 from ninfer.keys import with_keys
-from ninfer.listener import GRACEFUL_S, base_url, server_config, start_listening
+from ninfer.listener import GRACEFUL_S, base_url, bind_socket, server_config, start_listening
 from ninfer.requestlog import records
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
@@ -59,6 +59,10 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         if settings.default_artifact:
             log.info("no model was named: this is the embedded one, small and good at few things (README)")
         settings = replace(settings, engine=_engine_settings(settings), http=with_keys(settings.http))
+        server_config(settings.http)  # what is wrong with it is said now
+        stats_listener = None
+        if settings.http.stats_port:
+            stats_listener = open_things.enter_context(bind_socket(settings.http.host, settings.http.stats_port))
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
         settings = with_host_pages(settings, served)
@@ -66,7 +70,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
         event_log = open_things.enter_context(_open_event_log(settings, served))
-        server = Server(settings, served, event_log, request_log, listener, server_config(settings.http), cuda_sync)
+        server = Server(settings, served, event_log, request_log, listener, stats_listener, cuda_sync)
         status, why = anyio.run(server.run, backend="asyncio")
         if status == STARTUP_STATUS:
             raise StartupError(why)
@@ -176,7 +180,7 @@ class Server:
     event_log: EventLog
     request_log: RequestLog
     listener: socket.socket
-    http_config: Config
+    stats_listener: socket.socket | None
     cuda_sync: str
     learnt: _Learnt = field(default_factory=_Learnt)
 
@@ -207,8 +211,12 @@ class Server:
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._stop_on_signals, system)
             operations = Operations(settings, model, service.observed, lambda: self.learnt.facts)
-            http = HttpTask(create_app(service, operations), self.listener, self.http_config, stopped)
-            tasks.start_soon(http.run, may_listen, system.stop)
+            http = [HttpTask(create_app(service, operations), self.listener, server_config(settings.http), stopped)]
+            if self.stats_listener is not None:
+                stats = create_stats_app(service, operations)
+                http.append(HttpTask(stats, self.stats_listener, server_config(settings.http), stopped))
+            for task in http:
+                tasks.start_soon(task.run, may_listen, system.stop)
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)
             status = await system.run(
@@ -216,13 +224,15 @@ class Server:
             )
             # Connections that are cut off from here on are no faults, though asyncio would report each as one.
             logging.getLogger("asyncio").setLevel(logging.CRITICAL + 1)
+            self.request_log.feed.end()
             stopped.set()
             if may_listen.is_set():
                 with anyio.move_on_after(2 * GRACEFUL_S):
-                    await http.closed.wait()
+                    for task in http:
+                        await task.closed.wait()
             tasks.cancel_scope.cancel()
-        if http.error is not None:
-            raise StartupError(f"cannot listen: {http.error.strerror or http.error}")
+        for error in (task.error for task in http if task.error is not None):
+            raise StartupError(f"cannot listen: {error.strerror or error}")
         return status, system.last_words
 
     async def _stop_on_signals(self, system: System, *, task_status: TaskStatus[None]) -> None:

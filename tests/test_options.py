@@ -40,11 +40,12 @@ def test_values_reach_the_tree() -> None:
         --preserve-thinking --greedy --reasoning-effort max --temperature 0.5 --top-p 0.25 --top-k 40 --min-p 0.125
         --presence-penalty=-1 --frequency-penalty 2 --seed 18446744073709551615 --request-log-jsonl r
         --request-log-max-mib 3 --request-log-keep 0 --log-stats-interval-ms 0 --log-level off --event-log e
-        --log-content --engine scripted --script s""".split()  # noqa: SIM905
+        --log-content --engine scripted --script s --stats-port 9001""".split()  # noqa: SIM905
     )
     assert (settings.artifact, settings.default_artifact, settings.script) == (Path("m.ninfer"), False, Path("s"))
     http = settings.http
     assert (http.host, http.port, http.api_keys, http.cors, http.model_id) == ("::1", 9000, ("k",), True, "a/b")
+    assert http.stats_port == 9001
     assert (http.tls_cert, http.tls_key, http.max_request_bytes) == (Path("c"), Path("k2"), 2 * MIB)
     assert (http.response_store_max_records, http.response_store_max_bytes) == (5, 6 * MIB)
     engine = settings.engine
@@ -99,6 +100,7 @@ def test_values_reach_the_tree() -> None:
         ("--device gpu", "must be an integer"),
         ("--seed -1", "must be in 0..18446744073709551615"),
         ("--reasoning-effort none", "must be one of minimal"),
+        ("--stats-port 8080", "another port"),
         ("--engine scripted", "--script and --engine scripted need each other"),
         ("--engine model --script s", "--script and --engine scripted need each other"),
         ("--short-chunk-products fast", "must be one of auto, in-register, library"),

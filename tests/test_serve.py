@@ -125,6 +125,22 @@ def test_a_scripted_server_says_what_its_script_says(tmp_path: Path) -> None:
     assert "Name a bird.<|im_end|>" in line["prompt"]
 
 
+def test_a_second_port_has_the_snapshot_alone(tmp_path: Path) -> None:
+    script, port = tmp_path / "script.jsonl", free_port()
+    script.touch()
+    options = ("--engine", "scripted", "--script", str(script), "--api-key", "k")
+    server = Process(*options, "--stats-port", str(port))
+    server.wait_for("ready: ")
+    url, key = f"http://127.0.0.1:{port}", {"x-api-key": "k"}
+    assert httpx.get(f"{url}/stats", headers=key).json()["schema"] == "ninfer_serve_stats"
+    assert httpx.get(f"{url}/stats").status_code == 401
+    assert httpx.get(f"{url}/health", headers=key).status_code == 404
+    done = run(*options, "--stats-port", str(port), "--port", str(free_port()))
+    assert (done.returncode, f"cannot listen on 127.0.0.1:{port}" in done.stderr) == (1, True)
+    server.process.terminate()
+    assert server.end() == 0
+
+
 def test_a_script_that_cannot_be_used(tmp_path: Path) -> None:
     done = run("--engine", "scripted", "--script", str(tmp_path / "none"), "--port", str(free_port()))
     assert (done.returncode, "error: --script" in done.stderr) == (1, True)

@@ -14,14 +14,16 @@ from ninfer.api.chat import chat_completion
 from ninfer.api.dashboard import add_dashboard
 from ninfer.api.edge import Edge, exchange_of
 from ninfer.api.envelopes import Fault, body_for, family_of, fault_of, headers_for, status_for
+from ninfer.api.events import add_events
 from ninfer.api.messages import count_tokens, create_message
 from ninfer.api.openapi import add_openapi
 from ninfer.api.operations import Operations
-from ninfer.api.operations_routes import add_operations
+from ninfer.api.operations_routes import add_operations, add_stats
 from ninfer.api.preparation import Model
 from ninfer.api.responses_routes import add_responses
 from ninfer.api.service import Service
 from ninfer.api.text_routes import add_texts
+from ninfer.config import HttpSettings
 from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
 from ninfer.version import VERSION
@@ -33,15 +35,8 @@ log = structlog.get_logger(__name__)
 
 def create_app(service: Service, operations: Operations) -> Quart:
     """The ASGI application over one gateway."""
-    settings = operations.settings.http
-    app = Quart("ninfer", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
-    app.config["BODY_TIMEOUT"] = None
-    app.config["RESPONSE_TIMEOUT"] = None
-    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
-    app.url_map.merge_slashes = False
-    app.url_map.strict_slashes = True
-    gateway = service.gateway
+    settings, gateway = operations.settings.http, service.gateway
+    app = _bare_app(settings, gateway)
 
     @app.get("/health")
     async def health() -> Response:
@@ -77,8 +72,28 @@ def create_app(service: Service, operations: Operations) -> Quart:
 
     add_texts(app, service, _body)
     add_operations(app, operations, gateway, service.unix_time)
+    add_events(app, service.request_log.feed)
     add_dashboard(app)
     add_openapi(app)
+    return app
+
+
+def create_stats_app(service: Service, operations: Operations) -> Quart:
+    """The application of a listener of its own, on which the snapshot for monitors waits behind nothing (4.7)."""
+    app = _bare_app(operations.settings.http, service.gateway)
+    add_stats(app, operations, service.gateway, service.unix_time)
+    return app
+
+
+def _bare_app(settings: HttpSettings, gateway: Gateway) -> Quart:
+    """An application without routes: limits, errors, the edge around it."""
+    app = Quart("ninfer", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_request_bytes
+    app.config["BODY_TIMEOUT"] = None
+    app.config["RESPONSE_TIMEOUT"] = None
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    app.url_map.merge_slashes = False
+    app.url_map.strict_slashes = True
 
     @app.errorhandler(Exception)
     async def failed(error: Exception) -> Response:

@@ -76,6 +76,7 @@ DESCRIBED: Mapping[tuple[str, str], Described] = {
     ("GET", "/stats"): Described("Counters and gauges", answer=operations.Stats),
     ("GET", "/props"): Described("Properties of the server", answer=operations.Props),
     ("GET", "/v1/load"): Described("Load of the server", answer=operations.Load),
+    ("GET", "/events"): Described("The request log as it is written", text="text/event-stream"),
     ("GET", "/"): Described("A page for people", text="text/html"),
     ("GET", "/openapi.json"): Described("This document", answer=common.Json),
 }

@@ -18,6 +18,8 @@ from ninfer.api.slots import act_on_slot
 def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
     """Add them to the application; `unix_time` is the wall clock in seconds."""
 
+    add_stats(app, operations, gateway, unix_time)
+
     @app.get("/metrics")
     async def read_metrics() -> Response:
         body = metrics(gateway.statistics(), operations.observed, gateway.ready_at)
@@ -39,10 +41,6 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
         )
         return _json(answer)
 
-    @app.get("/stats")
-    async def read_stats() -> Response:
-        return _json(documents.stats(operations, gateway.statistics(), unix_time()))
-
     @app.get("/props")
     async def read_props() -> Response:
         return _json(documents.props(operations))
@@ -50,6 +48,14 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
     @app.get("/v1/load")
     async def read_load() -> Response:
         return _json(documents.load(operations, gateway.statistics(), gateway.ready_at, unix_time()))
+
+
+def add_stats(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
+    """Add the snapshot for monitors."""
+
+    @app.get("/stats")
+    async def read_stats() -> Response:
+        return _json(documents.stats(operations, gateway.statistics(), unix_time()))
 
 
 def _json(value: object) -> Response:

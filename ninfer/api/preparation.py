@@ -16,6 +16,7 @@ from ninfer.text.boundaries import marks_of, turns_of
 from ninfer.text.prompt import RenderedPrompt
 from ninfer.text.template import ChatTemplate
 from ninfer.text.tokenizer import Tokenizer
+from ninfer.text.tool_values import DeclaredTools
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +118,6 @@ def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSe
         stops_in_reasoning=asked.stops_in_reasoning,
         marks=marks_of(turns_of(prompt, rendered.starts), len(prompt_ids), server.checkpoint_policy),
         priority=asked.priority,
+        tools=DeclaredTools(asked.tools.callable) if asked.tools.callable else None,
+        tolerant_tool_calls=server.tolerant_tool_calls,
     )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ninfer.api.fields import Object, array, boolean, mapping, refusal, text, word, wrong
-from ninfer.api.tools import Tools, forced_choice, needs_constraints
+from ninfer.api.tools import Tools, allowed_names, forced_choice, needs_constraints
 
 CUSTOM_PARAMETER = "input"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -67,9 +67,10 @@ def parse_responses_tools(source: Object) -> ResponsesTools:
     if word(source, "tool_constraints", ("basic", "auto")) == "basic" and declared:
         raise needs_constraints("tool_constraints", "tool_constraints: 'basic'")
     one_call = boolean(source, "parallel_tool_calls") is False
-    choice = _choice(source.get("tool_choice"), reader)
-    tools = Tools(tuple(reader.declarations.values()), tuple(reader.dropped), choice, one_call)
-    return ResponsesTools(tools, reader.targets, tuple(wire), choice)
+    choice = source.get("tool_choice")
+    kind, allowed = _choice(choice, reader)
+    tools = Tools(tuple(reader.declarations.values()), tuple(reader.dropped), kind, one_call, allowed)
+    return ResponsesTools(tools, reader.targets, tuple(wire), choice if allowed is not None else kind)
 
 
 class _Reader:
@@ -139,23 +140,39 @@ def _given(members: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _choice(choice: object, reader: _Reader) -> str:
-    kind = choice.get("type") if isinstance(choice, dict) else choice
-    if choice is None or kind == "auto":
-        return "auto"
-    if kind == "none":
-        return "none"
-    if kind == "required":
-        raise forced_choice(None, tuple(reader.declarations), reader.dropped)
-    if isinstance(choice, dict) and kind in ("function", "custom"):
-        name = text(choice, "name", "tool_choice.name")
-        if not name:
-            raise wrong("tool_choice.name", "a non-empty string")
-        namespace = text(choice, "namespace", "tool_choice.namespace")
-        raise forced_choice(declared_name(namespace, name), tuple(reader.declarations), reader.dropped)
-    if isinstance(choice, dict) and kind == "allowed_tools":
-        raise forced_choice(None, tuple(reader.declarations), reader.dropped)
-    if isinstance(choice, dict) and isinstance(kind, str) and kind in reader.dropped:
-        raise forced_choice(kind, tuple(reader.declarations), reader.dropped)
-    message = "tool_choice must be 'auto', 'none', 'required' or name a function or custom tool"
+def _choice(choice: object, reader: _Reader) -> tuple[str, frozenset[str] | None]:
+    """`auto` or `none`, and the names that may be called if only some may."""
+    declared, dropped = tuple(reader.declarations), reader.dropped
+    source: Object = choice if isinstance(choice, dict) else {"type": choice if choice is not None else "auto"}
+    match source.get("type"):
+        case "auto":
+            return "auto", None
+        case "none":
+            return "none", None
+        case "required":
+            raise forced_choice(None, declared, dropped)
+        case "function" | "custom":
+            raise forced_choice(_chosen(source, "tool_choice"), declared, dropped)
+        case "allowed_tools":
+            entries = array(source, "tools", "tool_choice.tools")
+            if entries is None:
+                raise wrong("tool_choice.tools", "an array")
+            names = [_chosen(entry, f"tool_choice.tools[{n}]") for n, entry in enumerate(entries)]
+            return "auto", allowed_names(text(source, "mode", "tool_choice.mode"), names, declared, dropped)
+        case str(kind) if kind in dropped:
+            raise forced_choice(kind, declared, dropped)
+    message = "tool_choice must be 'auto', 'none', 'required', a function, a custom tool or allowed_tools"
     raise refusal("tool_choice_not_supported", message, "tool_choice")
+
+
+def _chosen(entry: object, where: str) -> str:
+    """The name of a tool as the model knows it; of one that only another server could run, its type."""
+    if not isinstance(entry, dict):
+        raise wrong(where, "an object")
+    kind = text(entry, "type", f"{where}.type")
+    if kind is not None and kind not in ("function", "custom"):
+        return kind
+    name = text(entry, "name", f"{where}.name")
+    if not name:
+        raise wrong(f"{where}.name", "a non-empty string")
+    return declared_name(text(entry, "namespace", f"{where}.namespace"), name)

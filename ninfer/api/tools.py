@@ -1,7 +1,7 @@
 """Tool declarations and the choice among them (serving spec, 7.1 and 7.2).
 
-This build renders declarations into the prompt. It does not constrain the output yet, so everything that asks for a
-constraint is refused, and calls come back as the text that the model wrote.
+Declarations are rendered into the prompt, and calls are read out of what the model writes. The output is not
+constrained yet: everything that asks for a constraint is refused, in :func:`needs_constraints` alone.
 """
 
 from __future__ import annotations
@@ -23,12 +23,27 @@ class Tools:
     dropped   types of declarations that only another server could run; they are logged
     choice    `auto` or `none`
     one_call  at most one call is returned
+    allowed   names that may be called; None for all
     """
 
     declarations: tuple[Object, ...] = ()
     dropped: tuple[str, ...] = ()
     choice: str = "auto"
     one_call: bool = False
+    allowed: frozenset[str] | None = None
+
+    @property
+    def callable(self) -> tuple[Object, ...]:
+        """The declarations of the tools that this answer may call."""
+        if self.choice == "none":
+            return ()
+        return tuple(tool for tool in self.declarations if self.allowed is None or _name_of(tool) in self.allowed)
+
+
+def _name_of(declaration: Object) -> object:
+    function = declaration["function"]
+    assert isinstance(function, dict)
+    return function["name"]
 
 
 def parse_tools(source: Object) -> Tools:
@@ -51,12 +66,12 @@ def parse_tools(source: Object) -> Tools:
             raise refusal("invalid_value", f"two tools have the name '{name}'", f"{where}.function.name")
         names.add(name)
         declarations.append(declaration)
-    choice = _choice(source.get("tool_choice"))
+    choice, allowed = _choice(source.get("tool_choice"), names, dropped)
     if boolean(source, "parallel_tool_calls") is False and declarations:
         raise needs_constraints("parallel_tool_calls", "parallel_tool_calls: false")
     if word(source, "tool_constraints", ("basic", "auto")) == "basic" and declarations:
         raise needs_constraints("tool_constraints", "tool_constraints: 'basic'")
-    return Tools(tuple(declarations), tuple(dropped), choice)
+    return Tools(tuple(declarations), tuple(dropped), choice, allowed=allowed)
 
 
 def _declaration(entry: Object, where: str) -> tuple[Object, str]:
@@ -75,17 +90,69 @@ def _declaration(entry: Object, where: str) -> tuple[Object, str]:
     return {**entry, "function": function}, name
 
 
-def _choice(choice: object) -> str:
-    if choice is None or choice == "auto" or choice == {"type": "auto"}:
-        return "auto"
-    if choice == "none" or choice == {"type": "none"}:
-        return "none"
-    forced = choice == "required" or (
-        isinstance(choice, dict) and choice.get("type") in ("required", "any", "function", "allowed_tools")
-    )
-    if forced:
-        raise needs_constraints("tool_choice", "a tool_choice other than 'auto' and 'none'")
-    raise refusal("tool_choice_not_supported", "tool_choice must be 'auto' or 'none'", "tool_choice")
+def _choice(choice: object, declared: Collection[str], dropped: Collection[str]) -> tuple[str, frozenset[str] | None]:
+    source: Object = choice if isinstance(choice, dict) else {"type": choice if choice is not None else "auto"}
+    kind = source.get("type")
+    match kind:
+        case "auto":
+            return "auto", None
+        case "none":
+            return "none", None
+        case "required" | "any":
+            raise forced_choice(None, declared, dropped)
+        case "function":
+            raise forced_choice(_named(source, "tool_choice"), declared, dropped)
+        case "allowed_tools":
+            inner = mapping(source, "allowed_tools", "tool_choice.allowed_tools")
+            if inner is None:
+                raise wrong("tool_choice.allowed_tools", "an object")
+            where = "tool_choice.allowed_tools"
+            names = [
+                _named(entry, f"{where}.tools[{n}]") if entry.get("type") == "function" else str(entry.get("type"))
+                for n, entry in enumerate(_entries(inner, where))
+            ]
+            return "auto", allowed_names(text(inner, "mode", f"{where}.mode"), names, declared, dropped)
+    if isinstance(kind, str) and kind in dropped:
+        raise forced_choice(kind, declared, dropped)
+    message = "tool_choice must be 'auto', 'none', 'required', a function or allowed_tools"
+    raise refusal("tool_choice_not_supported", message, "tool_choice")
+
+
+def _entries(source: Object, where: str) -> list[Object]:
+    entries = array(source, "tools", f"{where}.tools")
+    if entries is None:
+        raise wrong(f"{where}.tools", "an array")
+    objects: list[Object] = [entry for entry in entries if isinstance(entry, dict)]
+    if len(objects) != len(entries):
+        raise wrong(f"{where}.tools", "an array of objects")
+    return objects
+
+
+def _named(source: Object, where: str) -> str:
+    function = mapping(source, "function", f"{where}.function")
+    name = text(function, "name", f"{where}.function.name") if function is not None else None
+    if not name:
+        raise wrong(f"{where}.function.name", "a non-empty string")
+    return name
+
+
+def allowed_names(
+    mode: str | None, names: Collection[str], declared: Collection[str], dropped: Collection[str]
+) -> frozenset[str]:
+    """The names that ``allowed_tools`` leaves callable; raises RequestRejected.
+
+    names     of the tools that the choice lists, or the types of those that only another server could run
+    declared, dropped   as for :func:`forced_choice`
+    """
+    if mode not in ("auto", "required"):
+        raise refusal("invalid_value", "the mode of allowed_tools must be 'auto' or 'required'", "tool_choice")
+    for name in names:
+        if name not in declared and name not in dropped:
+            raise refusal("invalid_value", f"tool_choice names '{name}', and there is no such tool", "tool_choice")
+    allowed = frozenset(names).intersection(declared)
+    if mode == "required":
+        raise forced_choice(None, allowed, dropped)
+    return allowed
 
 
 def forced_choice(name: str | None, declared: Collection[str], dropped: Collection[str]) -> RequestRejected:

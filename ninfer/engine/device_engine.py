@@ -7,10 +7,9 @@ processor through the kernels' plain routes, which is how it is tested without a
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from torch import Tensor
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
 from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace, tensor_bytes
+from ninfer.engine.device_step import DeviceStep, Marks
 from ninfer.engine.devices import chunk_policy, gpu_name, settle_device
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.plan import MemoryPlan, plan_memory
@@ -43,8 +43,6 @@ from ninfer.step import (
     Transfer,
 )
 
-R = TypeVar("R")
-
 # Steps whose host memory is in use: two in flight, and one whose result is being read while the next is prepared.
 _HOST_SLOTS = 4
 _CPU_MULTIPROCESSORS = 4  # where there is no GPU, programs only shape the buffers
@@ -69,65 +67,6 @@ class _HostSlot:
     results: Tensor
     ids: Tensor
     begin: Tensor
-
-
-class _Marks:
-    """When the device began and ended a step."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self._begin = _event() if self._on_gpu else None
-        self._end = _event() if self._on_gpu else None
-        self._times = [0.0, 0.0]
-
-    def begin(self) -> None:
-        self._mark(0, self._begin)
-
-    def end(self) -> None:
-        self._mark(1, self._end)
-
-    def _mark(self, which: int, event: torch.cuda.Event | None) -> None:
-        if event is not None:
-            event.record()
-        else:
-            self._times[which] = time.perf_counter()
-
-    def wait(self) -> float:
-        """Seconds the device took; blocks until it is done, without the interpreter's lock."""
-        if self._begin is None or self._end is None:
-            return self._times[1] - self._times[0]
-        self._end.synchronize()
-        return float(self._begin.elapsed_time(self._end)) / 1e3
-
-    def since(self, before: _Marks) -> float:
-        """Seconds from the end of an earlier step to the begin of this one; both have been waited for."""
-        if self._begin is None or before._end is None:
-            return self._times[0] - before._times[1]
-        return float(before._end.elapsed_time(self._begin)) / 1e3
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceStep(Generic[R]):
-    """A step on its way. `wait` may be called from another thread than the one that launches."""
-
-    marks: _Marks
-    read: Callable[[float], R]
-
-    def wait(self) -> R:
-        """The result; blocks until the device has it. Raises DeviceFault."""
-        try:
-            seconds = self.marks.wait()
-        except RuntimeError as error:
-            raise DeviceFault(f"the device failed: {error}") from error
-        return self.read(seconds)
-
-    def idle_since(self, before: DeviceStep[Any]) -> float:
-        """Seconds the device did nothing between an earlier step and this one; both have been waited for."""
-        return self.marks.since(before.marks)
 
 
 class DeviceEngine:
@@ -286,7 +225,7 @@ class DeviceEngine:
         check_chunk(chunk)
         tokens = len(chunk.token_ids)
         assert tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
-        slot, marks = self._slot(), _Marks(self._device)
+        slot, marks = self._slot(), Marks(self._device)
         marks.begin()
         self._transfers.carry_out(chunk.before, self._lanes, chunk)
         if chunk.setup is not None:
@@ -332,7 +271,7 @@ class DeviceEngine:
 
     def _launch_round(self, plan: DecodeRound) -> DeviceStep[DecodeResult]:
         lanes = lanes_of(plan)
-        slot, marks = self._slot(), _Marks(self._device)
+        slot, marks = self._slot(), Marks(self._device)
         marks.begin()
         self._transfers.carry_out(plan.before, self._lanes)
         told = []

@@ -2,10 +2,10 @@
 
 It takes the plans that every engine takes and gets token ids alone, so it finds the question in the prompt the way a
 model does: by the control tokens of the turns. Steps take as long as the script says, on one time line, as on a device:
-a step begins when it is launched and the one before it is through. A chunk that ends a prompt takes `prefill_s` and the
-first token's `token_s`. In a round all rows move together: it ends when `token_s` have passed, for each of its rows,
-since that lane's token before; a lane that had to wait for a chunk of another does not wait again, and a slower lane
-slows those that share its rounds.
+a step begins when it is launched and the one before it is through. The chunks of a prompt share its `prefill_s` by
+their tokens, and the last takes the first token's `token_s` as well. In a round all rows move together: it ends when
+`token_s` have passed, for each of its rows, since that lane's token before. So a lane that had to wait for a chunk of
+another does not wait again, and a slower lane slows those that share its rounds.
 """
 
 from __future__ import annotations
@@ -148,10 +148,14 @@ class Script:
 
 @dataclass(slots=True)
 class _Lane:
-    """`ids` are those of the prompt and all drawn ones, by position; `said` counts drawn tokens of the answer."""
+    """`ids` are those of the prompt and all drawn ones, by position; `said` counts drawn tokens of the answer.
+
+    to_read   prompt tokens that are not read for another request already; 0 while the prompt is not known as a whole
+    """
 
     ids: list[int] = field(default_factory=list)
     setup: LaneSetup | None = None
+    to_read: int = 0
     answer: Answer | None = None
     said: int = 0
     stopped: bool = False
@@ -265,16 +269,23 @@ class ScriptedEngine:
         lane = self._lanes[chunk.lane]
         if chunk.setup is not None:
             # What stands before a prompt's first chunk was read for another, in this lane or elsewhere.
-            before = chunk.setup.prompt_ids[: chunk.begin]
-            lane = self._lanes[chunk.lane] = _Lane(list(before), chunk.setup)
+            prompt = chunk.setup.prompt_ids
+            lane = self._lanes[chunk.lane] = _Lane(list(prompt[: chunk.begin]), chunk.setup)
+            if prompt:
+                lane.answer, lane.to_read = self._script.answer(prompt), len(prompt) - chunk.begin
         assert chunk.begin == len(lane.ids), f"chunk at {chunk.begin}, lane at {len(lane.ids)}"
         lane.ids += chunk.token_ids
+        end = begin
+        if lane.answer is not None:
+            end += lane.answer.prefill_s * len(chunk.token_ids) / lane.to_read
         if not chunk.sample:
-            return begin, None
+            return end, None
         if self._is_warm:
             self._note(self._script.journal_line(lane.ids))
-        lane.answer = self._script.answer(lane.ids)
-        end = begin + lane.answer.prefill_s + lane.answer.token_s
+        if lane.answer is None:
+            lane.answer = self._script.answer(lane.ids)
+            end += lane.answer.prefill_s
+        end += lane.answer.token_s
         return end, self._draw(chunk.lane, end)
 
     def _due(self, row: DecodeRow) -> float:

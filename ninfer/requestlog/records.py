@@ -121,8 +121,8 @@ def request_done(
         "model_thinking_tokens": usage.reasoning_tokens,
         "thinking_control_tokens": 0,
         "thinking_control_applied": False,
-        "tool_call_count": 0,
-        "tool_call_parse": None,
+        "tool_call_count": finished.tool_calls.structured_call_count if finished.tool_calls is not None else 0,
+        "tool_call_parse": asdict(finished.tool_calls) if finished.tool_calls is not None else None,
     }
     times = {
         "prepare": prepared.prepare_s,

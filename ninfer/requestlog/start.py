@@ -74,7 +74,7 @@ def _server(settings: Settings, facts: StartFacts) -> Record:
         "default_thinking_budget": None,
         "default_preserve_thinking": generation.preserve_thinking,
         "default_reasoning_effort": generation.reasoning_effort,
-        "tolerant_tool_calls": False,
+        "tolerant_tool_calls": generation.tolerant_tool_calls,
     }
 
 

@@ -11,6 +11,7 @@ import orjson
 import structlog
 
 from ninfer.errors import StartupError
+from ninfer.requestlog.feed import Feed
 from ninfer.requestlog.records import Record
 
 SCHEMA_VERSION = 100
@@ -21,6 +22,7 @@ log = structlog.get_logger(__name__)
 class RequestLog:
     """Appends records; a write failure disables it with one error line and never fails a request.
 
+    feed        tells watchers of every record, whether there is a file or not
     path        None for no log
     max_bytes   a write that reaches it rotates; 0 is never
     keep        rotated files to keep, ``.1`` the newest; 0 deletes instead
@@ -42,6 +44,7 @@ class RequestLog:
         self._max_bytes = max_bytes
         self._keep = keep
         self._start: Record | None = None
+        self.feed = Feed()
         self._file: BinaryIO | None = None
         if path is not None:
             try:
@@ -53,10 +56,12 @@ class RequestLog:
         """Append one record; ``server_start`` is repeated as the first line after each rotation."""
         if event == "server_start":
             self._start = record
+        whole = self._whole(event, record)
+        self.feed.publish(whole)
         if self._file is None:
             return
         try:
-            self._append(event, record)
+            self._append(whole)
             if self._max_bytes and self._file.tell() >= self._max_bytes:
                 self._rotate()
         except OSError as error:
@@ -68,16 +73,19 @@ class RequestLog:
         if file is not None:
             file.close()
 
-    def _append(self, event: str, record: Record) -> None:
-        assert self._file is not None
-        common = {
+    def _whole(self, event: str, record: Record) -> Record:
+        return {
             "artifact_type": "ninfer_serve_request_log",
             "schema_version": SCHEMA_VERSION,
             "event": event,
             "timestamp_unix_ms": int(self._unix_time() * 1000),
             "server_instance_id": self._instance_id,
+            **record,
         }
-        self._file.write(orjson.dumps(common | record, option=orjson.OPT_APPEND_NEWLINE))
+
+    def _append(self, whole: Record) -> None:
+        assert self._file is not None
+        self._file.write(orjson.dumps(whole, option=orjson.OPT_APPEND_NEWLINE))
         self._file.flush()
 
     def _rotate(self) -> None:
@@ -94,7 +102,7 @@ class RequestLog:
             self._path.unlink()
         self._file = self._path.open("ab")
         if self._start is not None:
-            self._append("server_start", self._start)
+            self._append(self._whole("server_start", self._start))
 
     def _disable(self, error: OSError) -> None:
         log.error(f"the request log is disabled: {self._path}: {error.strerror}")

@@ -6,7 +6,7 @@ from ninfer.text.tool_values import string_inside
 
 # A string value flows once it is longer than this. Up to there a value waits for the end of the call, so that a
 # repeated key can still take its place: what a client has been sent cannot be taken back.
-HELD_CHARACTERS_MAX = 32
+HELD_CHARACTERS_MAX = 24
 
 
 class ArgumentsWriter:

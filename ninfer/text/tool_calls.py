@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from enum import Enum, auto
 
 from ninfer.text.deltas import (
@@ -29,6 +28,7 @@ from ninfer.text.tool_call import CallState, TaggedCall
 from ninfer.text.tool_header import MangledHeader
 from ninfer.text.tool_json import ObjectEnd
 from ninfer.text.tool_markup import Kind, Lexeme, Lexer
+from ninfer.text.tool_tally import Tally
 from ninfer.text.tool_values import DeclaredTools, JsonCall, read_json_call
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -87,13 +87,13 @@ class ToolCallReader:
         self._touches_call = False  # nothing but white space and closers since the last call
         self._begins_closer = True
         self._deltas: list[Delta] = []
-        self._seen = ToolCallParse()
+        self.tally = Tally()
         self.trailing_bytes = 0
 
     @property
     def seen(self) -> ToolCallParse:
         """What has been seen so far; complete after :meth:`finish`."""
-        return self._seen
+        return self.tally.frozen()
 
     def push(self, text: str) -> list[Delta]:
         """What more of the answer makes certain."""
@@ -107,8 +107,8 @@ class ToolCallReader:
 
     def finish(self, *, own_stop: bool) -> list[Delta]:
         """The answer is over; `own_stop` if the model ended it itself."""
-        if self._seen.structured_call_count and not own_stop and self._state in _UNNAMED:
-            self._note_cut()
+        if self.tally.structured_call_count and not own_stop and self._state in _UNNAMED:
+            self.tally.incomplete_calls += 1
         begun = self._lexer.finish()
         # What was begun behind the last parameter may have been one more.
         self._begins_closer = "".join(lexeme.text for lexeme in begun[:2])[:2] in ("", "<", "</")
@@ -118,7 +118,7 @@ class ToolCallReader:
         while self._state is not _State.TEXT:
             self._end_region(own_stop)
             self._run()
-        if not self._seen.structured_call_count:
+        if not self.tally.structured_call_count:
             self._publish("")
         return self._take()
 
@@ -138,7 +138,7 @@ class ToolCallReader:
         elif not self._opens(lexeme):
             self._plain(lexeme)
         else:
-            self._seen = replace(self._seen, marker_seen=True)
+            self.tally.marker_seen = True
             self._region = [lexeme]
             match lexeme.kind:
                 case Kind.CALL_OPEN:
@@ -152,14 +152,14 @@ class ToolCallReader:
         """Whether a lexeme of the text begins a region that may be a call."""
         if lexeme.kind not in (Kind.CALL_OPEN, Kind.WRAPPER_OPEN, Kind.FUNCTION_OPEN):
             return False
-        if self._seen.structured_call_count and not self._touches_call and lexeme.kind is not Kind.CALL_OPEN:
+        if self.tally.structured_call_count and not self._touches_call and lexeme.kind is not Kind.CALL_OPEN:
             return False
         return not self._quotes.quotes(opens_line_alone=lexeme.kind is Kind.CALL_OPEN)
 
     def _plain(self, lexeme: Lexeme) -> None:
         """A word that is no markup, or markup that belongs to nothing."""
         self._quotes.push(lexeme.text)
-        if not self._seen.structured_call_count:
+        if not self.tally.structured_call_count:
             self._publish(lexeme.text)
             return
         self._white.clear()
@@ -169,7 +169,7 @@ class ToolCallReader:
             self._touches_call = False
             size = len(lexeme.text.encode())
             self.trailing_bytes += size
-            self._discard(size)
+            self.tally.discarded_bytes += size
 
     def _publish(self, text: str) -> None:
         self._white.append(text)
@@ -180,19 +180,12 @@ class ToolCallReader:
 
     def _reject(self, reason: str) -> None:
         """The region is no call: its first tag is text, the rest is read again."""
-        self._note_fallback(reason)
+        self.tally.note_fallback(reason)
         first, *rest = self._region
         self._region = []
         self._state = _State.TEXT
         self._plain(first)
         self._queue.extendleft(reversed(rest))
-
-    def _note_fallback(self, reason: str) -> None:
-        if self._seen.fallback_reason == "none":
-            self._seen = replace(self._seen, fallback_reason=reason)
-
-    def _discard(self, size: int) -> None:
-        self._seen = replace(self._seen, discarded_bytes=self._seen.discarded_bytes + size)
 
     def _step_wrapper(self, lexeme: Lexeme) -> None:
         self._region.append(lexeme)
@@ -261,7 +254,7 @@ class ToolCallReader:
                 self._queue.appendleft(self._region.pop())
             self._named(header.name, header.tag)
             if self._state is _State.CALL:
-                self._seen = replace(self._seen, tolerant_recovered=True)
+                self.tally.tolerant_recovered = True
 
     def _named(self, name: str, tag: str) -> None:
         """A call inside <tool_call> has a name."""
@@ -269,7 +262,7 @@ class ToolCallReader:
         if fault is None:
             self._announce(name, tag)
         elif fault == "undeclared_tool":
-            self._note_fallback(fault)
+            self.tally.note_fallback(fault)
             self._call = TaggedCall(name, tag, self._tools)
             self._state = _State.UNDECLARED
         else:
@@ -284,9 +277,9 @@ class ToolCallReader:
 
     def _start(self, name: str) -> None:
         self._white.clear()
-        count = self._seen.structured_call_count
+        count = self.tally.structured_call_count
         append_delta(self._deltas, ToolCallStarted(count, self._new_id(), name))
-        self._seen = replace(self._seen, structured_call_count=count + 1)
+        self.tally.structured_call_count = count + 1
 
     def _step_call(self, lexeme: Lexeme) -> None:
         assert self._call is not None
@@ -297,9 +290,9 @@ class ToolCallReader:
 
     def _end_call(self, call: TaggedCall) -> None:
         self._publish_arguments()
-        self._count(call)
+        self.tally.add(call)
         self._call = None
-        append_delta(self._deltas, ToolCallEnded(self._seen.structured_call_count - 1))
+        append_delta(self._deltas, ToolCallEnded(self.tally.structured_call_count - 1))
         self._leave_call(closed_outside=call.closer is not Kind.FUNCTION_CLOSE)
 
     def _leave_call(self, *, closed_outside: bool) -> None:
@@ -314,17 +307,7 @@ class ToolCallReader:
             assert self._call is not None
             text = self._call.arguments.take()
             if text:
-                append_delta(self._deltas, ToolCallArguments(self._seen.structured_call_count - 1, text))
-
-    def _count(self, call: TaggedCall) -> None:
-        seen = self._seen
-        self._seen = replace(
-            seen,
-            empty_arguments_omitted=seen.empty_arguments_omitted + call.omitted,
-            schema_mismatch_arguments=seen.schema_mismatch_arguments + call.mismatched,
-            duplicate_parameters_repaired=seen.duplicate_parameters_repaired + call.arguments.repeated,
-            discarded_bytes=seen.discarded_bytes + call.discarded,
-        )
+                append_delta(self._deltas, ToolCallArguments(self.tally.structured_call_count - 1, text))
 
     def _step_undeclared(self, lexeme: Lexeme) -> None:
         call = self._call
@@ -345,7 +328,7 @@ class ToolCallReader:
 
     def _publish_undeclared(self, call: TaggedCall) -> None:
         """A complete call to a tool that is not declared, for a tolerant server."""
-        self._seen = replace(self._seen, tolerant_recovered=True)
+        self.tally.tolerant_recovered = True
         self._region = []
         self._start(call.name)
         self._state = _State.CALL
@@ -386,10 +369,10 @@ class ToolCallReader:
         fault = "malformed_structure" if call is None else self._fault_of(call.name)
         if call is None or (fault is not None and not (self._tolerant and fault == "undeclared_tool")):
             assert fault is not None
-            self._note_fallback(fault)
+            self.tally.note_fallback(fault)
             self._give_back()
             return
-        self._seen = replace(self._seen, tolerant_recovered=self._seen.tolerant_recovered or fault is not None)
+        self.tally.tolerant_recovered |= fault is not None
         self._publish_json(call)
 
     def _publish_json(self, call: JsonCall) -> None:
@@ -397,11 +380,10 @@ class ToolCallReader:
             self._swallows = {Kind.WRAPPER_CLOSE}
         self._region = []
         self._start(call.name)
-        index = self._seen.structured_call_count - 1
+        index = self.tally.structured_call_count - 1
         append_delta(self._deltas, ToolCallArguments(index, call.arguments))
         append_delta(self._deltas, ToolCallEnded(index))
-        repeated = self._seen.duplicate_parameters_repaired + call.repeated
-        self._seen = replace(self._seen, duplicate_parameters_repaired=repeated)
+        self.tally.duplicate_parameters_repaired += call.repeated
         self._leave_call(closed_outside=True)
 
     def _end_region(self, own_stop: bool) -> None:
@@ -410,7 +392,7 @@ class ToolCallReader:
         if self._state in (_State.CALL, _State.UNDECLARED):
             self._end_in_call(own_stop, mends)
         elif self._state is _State.JSON_END and mends:
-            self._seen = replace(self._seen, tolerant_recovered=True)
+            self.tally.tolerant_recovered = True
             self._end_json()
         else:
             self._reject("malformed_structure")
@@ -420,7 +402,7 @@ class ToolCallReader:
         assert call is not None
         call.finish(own_stop=own_stop)
         if mends and call.state is CallState.BODY and self._begins_closer:
-            self._seen = replace(self._seen, tolerant_recovered=True)
+            self.tally.tolerant_recovered = True
             call.close()
         if self._state is _State.UNDECLARED:
             if call.state is CallState.CLOSED and self._tolerant:
@@ -431,11 +413,8 @@ class ToolCallReader:
             self._end_call(call)
         else:
             call.cut()
-            self._note_cut()
+            self.tally.incomplete_calls += 1
             self._publish_arguments()
-            self._count(call)
+            self.tally.add(call)
             self._call = None
             self._state = _State.TEXT
-
-    def _note_cut(self) -> None:
-        self._seen = replace(self._seen, incomplete_calls=self._seen.incomplete_calls + 1)

@@ -93,7 +93,7 @@ class ThinkingGate:
         if self._is_pure():
             return
         first, *rest = self._held
-        if first.kind is Kind.FUNCTION_OPEN and not self._trial.seen.structured_call_count:
+        if first.kind is Kind.FUNCTION_OPEN and not self._trial.tally.structured_call_count:
             # No more than a mention of a tag, and not of the one that opens calls: the next opener may be a call's.
             self._held, self._calls = [], []
             self._state = _State.LOOKING
@@ -104,7 +104,7 @@ class ThinkingGate:
 
     def _is_pure(self) -> bool:
         """Whether there has been nothing but calls to declared tools, or what may become one."""
-        return self._trial.seen.fallback_reason == "none" and not self._trial.trailing_bytes
+        return self._trial.tally.fallback_reason == "none" and not self._trial.trailing_bytes
 
     def _say(self, lexeme: Lexeme) -> None:
         self._quotes.push(lexeme.text)

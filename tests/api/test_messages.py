@@ -86,6 +86,72 @@ async def test_stop_sequences_count_in_the_answer_alone() -> None:
         assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "fox")
 
 
+CALLS = """Two files.
+</think>
+
+Reading both.
+
+<tool_call>
+<function=read>
+<parameter=path>
+a.c
+</parameter>
+</function>
+</tool_call>
+<tool_call>
+<function=read>
+<parameter=path>
+b.c
+</parameter>
+</function>
+</tool_call>"""
+READ = {"name": "read", "input_schema": {"type": "object", "properties": {"path": {"type": "string"}}}}
+
+
+def without_call_ids(message: dict[str, Any]) -> dict[str, Any]:
+    for block in message["content"]:
+        assert block["type"] != "tool_use" or block.pop("id").startswith("call_")
+    return without_id(message)
+
+
+async def test_calls_whole_and_streamed() -> None:
+    async with served(says(CALLS)) as state:
+        message = without_call_ids(await whole(state, tools=[READ]))
+        assert message["stop_reason"] == "tool_use"
+        assert message["content"][1:] == [
+            {"type": "text", "text": "Reading both."},
+            {"type": "tool_use", "name": "read", "input": {"path": "a.c"}},
+            {"type": "tool_use", "name": "read", "input": {"path": "b.c"}},
+        ]
+        assert without_call_ids(rebuilt(await streamed(state, tools=[READ]))) == message
+
+
+async def test_at_most_one_call() -> None:
+    fields = {"tools": [READ], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    async with served(says(CALLS)) as state:
+        message = without_call_ids(await whole(state, **fields))
+        assert [block["type"] for block in message["content"]] == ["thinking", "text", "tool_use"]
+        assert without_call_ids(rebuilt(await streamed(state, **fields))) == message
+
+
+async def test_a_call_that_is_cut_is_a_limit() -> None:
+    async with served(says(CALLS)) as state:
+        limit = len(TOKENIZER.encode_with_control(CALLS)) - 15
+        message = await whole(state, tools=[READ], max_tokens=limit)
+        assert message["stop_reason"] == "max_tokens"
+        assert [block["input"] for block in message["content"][2:]] == [{"path": "a.c"}, {}]
+        parts = await streamed(state, tools=[READ], max_tokens=limit)
+        assert without_call_ids(rebuilt(parts)) == without_call_ids(message)
+        assert [part["type"] for part in parts[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+async def test_calls_are_not_read_when_none_may_be_made() -> None:
+    async with served(says(CALLS)) as state:
+        message = await whole(state, tools=[READ], tool_choice={"type": "none"})
+        assert message["stop_reason"] == "end_turn"
+        assert "<tool_call>" in message["content"][1]["text"]
+
+
 async def test_the_same_prompt_as_in_chat() -> None:
     seen: list[tuple[int, ...]] = []
 

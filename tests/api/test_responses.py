@@ -137,6 +137,78 @@ async def test_streamed_and_whole_responses_are_equal(fields: dict[str, object])
         assert await call(state, "GET", f"{PATH}/{last['response']['id']}") == (200, last["response"])
 
 
+def calls(*markup: tuple[str, str, str]) -> str:
+    """The markup of calls: name, parameter, value."""
+    text = "\n".join(
+        f"<tool_call>\n<function={name}>\n<parameter={key}>\n{value}\n</parameter>\n</function>\n</tool_call>"
+        for name, key, value in markup
+    )
+    return f"hm\n</think>\n\nI act.\n\n{text}"
+
+
+TOOLS = [
+    {"type": "function", "name": "read", "parameters": {"type": "object", "properties": {"path": {"type": "string"}}}},
+    {"type": "custom", "name": "patch"},
+    {"type": "namespace", "name": "crew", "tools": [{"type": "function", "name": "go"}]},
+]
+
+
+async def test_calls_of_all_kinds_whole_and_streamed() -> None:
+    said = calls(("read", "path", "a.c"), ("patch", "input", 'one "two"\n  \\three ü'), ("crew__go", "n", "3"))
+    async with served(says(said)) as state:
+        response = await whole(state, tools=TOOLS)
+        items = response["output"]
+        assert [item["type"] for item in items] == [
+            *("reasoning", "message", "function_call", "custom_tool_call", "function_call")
+        ]
+        assert (items[2]["name"], orjson.loads(items[2]["arguments"])) == ("read", {"path": "a.c"})
+        assert (items[3]["name"], items[3]["input"]) == ("patch", 'one "two"\n  \\three ü')
+        assert (items[4]["namespace"], items[4]["name"]) == ("crew", "go")
+        assert orjson.loads(items[4]["arguments"]) == {"n": 3}
+        last = (await streamed(state, tools=TOOLS))[-1]["response"]
+        for item in (*items, *last["output"]):
+            item.pop("call_id", None)
+        assert without_ids(last) == without_ids(response)
+
+
+async def test_calls_and_their_results_go_on_in_a_chain() -> None:
+    engine, seen = listening(calls(("patch", "input", "raw"), ("crew__go", "n", "3")))
+    async with served(engine) as state:
+        first = await whole(state, "act", tools=TOOLS)
+        patch, go = first["output"][2:]
+        results = [
+            {"type": "function_call_output", "call_id": go["call_id"], "output": "went"},
+            {"type": "custom_tool_call_output", "call_id": patch["call_id"], "output": "patched"},
+        ]
+        await whole(state, results, tools=TOOLS, previous_response_id=first["id"])
+        history = [{"role": "user", "content": "act"}, *first["output"], *results]
+        await whole(state, history, tools=TOOLS, store=False)
+    assert seen[-1] == seen[-2]
+    assert "<function=patch>\n<parameter=input>\nraw\n</parameter>" in seen[-1]
+    assert seen[-1].index("patched") < seen[-1].index("went")
+
+
+async def test_at_most_one_call() -> None:
+    async with served(says(calls(("read", "path", "a.c"), ("read", "path", "b.c")))) as state:
+        response = await whole(state, tools=TOOLS, parallel_tool_calls=False)
+        assert [item["type"] for item in response["output"]] == ["reasoning", "message", "function_call"]
+        assert (response["status"], response["parallel_tool_calls"]) == ("completed", False)
+        last = (await streamed(state, tools=TOOLS, parallel_tool_calls=False))[-1]["response"]
+        assert len(last["output"]) == 3
+
+
+async def test_a_call_that_is_cut_is_no_call_of_a_history() -> None:
+    engine, seen = listening(calls(("read", "path", "a.c"), ("read", "path", "b" * 200)))
+    async with served(engine) as state:
+        response = await whole(state, tools=TOOLS, max_output_tokens=150)
+        assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert [item["status"] for item in response["output"]] == ["completed"] * 3 + ["incomplete"]
+        assert not response["output"][3]["arguments"].endswith("}")
+        result = {"type": "function_call_output", "call_id": response["output"][2]["call_id"], "output": "r"}
+        await whole(state, [result], tools=TOOLS, previous_response_id=response["id"])
+    assert seen[-1].count("<function=read>") == 1
+
+
 async def test_a_limit_makes_it_incomplete() -> None:
     async with served(says("</think>\n\na b c d e f g h"), generation=GenerationSettings(thinking=False)) as state:
         response = await whole(state, max_output_tokens=5)
@@ -290,6 +362,7 @@ async def test_a_response_that_cannot_be_stored_is_not_told_as_final() -> None:
 async def test_a_count_equals_the_later_usage() -> None:
     async with served(says(ANSWER), scheduler=SchedulerSettings(max_pending=1)) as state:
         parent = (await whole(state))["id"]
+        await settle(state)
         fields: dict[str, Any] = {
             "instructions": "I",
             "previous_response_id": parent,

@@ -242,6 +242,22 @@ def test_declarations_and_what_they_stand_for() -> None:
     )
 
 
+def allowed(mode: str, *tools: object) -> dict[str, object]:
+    return {"type": "allowed_tools", "mode": mode, "tools": list(tools)}
+
+
+def test_some_tools_may_be_allowed_alone() -> None:
+    crew = {"type": "namespace", "name": "crew", "tools": [function("go")]}
+    patch = {"type": "custom", "name": "patch"}
+    choice = allowed("auto", patch, function("go", namespace="crew"), {"type": "web_search"})
+    tools = parse_responses_tools(
+        {"tools": [function(), patch, crew, {"type": "web_search"}], "tool_choice": choice},
+    )
+    assert tools.tools.allowed == frozenset({"patch", "crew__go"})
+    assert len(tools.tools.declarations) == 3
+    assert tools.choice == choice
+
+
 def test_choices_without_constraints() -> None:
     def chosen(**fields: object) -> tuple[object, bool]:
         tools = parse_responses_tools({"tools": [function()], **fields})
@@ -275,7 +291,16 @@ def test_choices_without_constraints() -> None:
         ),
         ({"tools": [function()], "tool_choice": "required"}, "parameter_not_supported", "tool_choice"),
         ({"tools": [function()], "tool_choice": function()}, "parameter_not_supported", "tool_choice"),
-        ({"tools": [function()], "tool_choice": {"type": "allowed_tools"}}, "parameter_not_supported", "tool_choice"),
+        ({"tools": [function()], "tool_choice": {"type": "allowed_tools"}}, None, "tool_choice.tools"),
+        ({"tools": [function()], "tool_choice": allowed("auto", 1)}, None, "tool_choice.tools[0]"),
+        ({"tools": [function()], "tool_choice": allowed("auto", function(""))}, None, "tool_choice.tools[0].name"),
+        ({"tools": [function()], "tool_choice": allowed("auto", function("x"))}, "invalid_value", "tool_choice"),
+        ({"tools": [function()], "tool_choice": allowed("some", function())}, "invalid_value", "tool_choice"),
+        (
+            {"tools": [function()], "tool_choice": allowed("required", function())},
+            "parameter_not_supported",
+            "tool_choice",
+        ),
         ({"tools": [function()], "tool_choice": function("x")}, "invalid_value", "tool_choice"),
         ({"tools": [function()], "tool_choice": {"type": "function"}}, None, "tool_choice.name"),
         ({"tools": [function()], "tool_choice": "some"}, "tool_choice_not_supported", "tool_choice"),

@@ -92,6 +92,7 @@ async def test_messages_refuse_in_the_clients_own_errors() -> None:
         assert caught.value.request_id is not None
         with pytest.raises(anthropic.NotFoundError):
             await client.models.retrieve("x")
+        await settle(server.served)
         held = [await server.served.state.system.gateway.arrive() for _ in range(2)]
         with pytest.raises(anthropic.APIStatusError) as full:
             await client.messages.create(**claude_ask())

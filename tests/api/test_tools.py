@@ -14,6 +14,10 @@ def tool(name: object = "look", **function: object) -> dict[str, object]:
     return {"type": "function", "function": {"name": name, **function}}
 
 
+def allowed(mode: str | None, **members: object) -> dict[str, object]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, **members}}
+
+
 def test_nothing_is_nothing() -> None:
     assert parse_tools({}) == parse_tools({"tools": None}) == parse_tools({"tools": []}) == Tools()
     assert parse_tools({"tool_choice": "none"}).choice == "none"
@@ -55,7 +59,35 @@ def test_free_choice(choice: object) -> None:
         ({"tools": [tool(strict=True)]}, "parameter_not_supported", "tools[0].function.strict"),
         ({"tools": [tool()], "tool_choice": "required"}, "parameter_not_supported", "tool_choice"),
         ({"tools": [tool()], "tool_choice": tool()}, "parameter_not_supported", "tool_choice"),
-        ({"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}, "parameter_not_supported", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "any"}}, "parameter_not_supported", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": tool("other")}, "invalid_value", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": tool("")}, None, "tool_choice.function.name"),
+        ({"tools": [tool()], "tool_choice": {"type": "function"}}, None, "tool_choice.function.name"),
+        ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
+        ({"tools": [{"type": "mcp"}], "tool_choice": "required"}, "tool_type_not_supported", "tool_choice"),
+        (
+            {"tools": [tool(), {"type": "mcp"}], "tool_choice": {"type": "mcp"}},
+            "tool_type_not_supported",
+            "tool_choice",
+        ),
+        ({"tools": [tool()], "tool_choice": {}}, "tool_choice_not_supported", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}, None, "tool_choice.allowed_tools"),
+        ({"tools": [tool()], "tool_choice": allowed("auto")}, None, "tool_choice.allowed_tools.tools"),
+        ({"tools": [tool()], "tool_choice": allowed("auto", tools=[5])}, None, "tool_choice.allowed_tools.tools"),
+        (
+            {"tools": [tool()], "tool_choice": allowed("auto", tools=[{"type": "function"}])},
+            None,
+            "tool_choice.allowed_tools.tools[0].function.name",
+        ),
+        ({"tools": [tool()], "tool_choice": allowed("auto", tools=[tool("other")])}, "invalid_value", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": allowed("auto", tools=[{"type": "mcp"}])}, "invalid_value", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": allowed("maybe", tools=[tool()])}, "invalid_value", "tool_choice"),
+        ({"tools": [tool()], "tool_choice": allowed(None, tools=[tool()])}, "invalid_value", "tool_choice"),
+        (
+            {"tools": [tool()], "tool_choice": allowed("required", tools=[tool()])},
+            "parameter_not_supported",
+            "tool_choice",
+        ),
         ({"tools": [tool()], "tool_choice": "some"}, "tool_choice_not_supported", "tool_choice"),
         ({"tools": [tool()], "tool_choice": 1}, "tool_choice_not_supported", "tool_choice"),
         ({"tools": [tool()], "parallel_tool_calls": False}, "parameter_not_supported", "parallel_tool_calls"),
@@ -72,3 +104,15 @@ def test_refusals(fields: dict[str, Any], code: str | None, param: str) -> None:
 def test_hints_without_tools_or_without_effect_pass() -> None:
     assert parse_tools({"parallel_tool_calls": False, "tool_constraints": "basic"}) == Tools()
     assert parse_tools({"tools": [tool(strict=False)], "parallel_tool_calls": True, "tool_constraints": "auto"})
+
+
+def test_which_tools_may_be_called() -> None:
+    fields: dict[str, object] = {"tools": [tool("a"), tool("b"), {"type": "mcp"}]}
+    every = parse_tools(fields)
+    assert every.callable == every.declarations
+    assert len(every.declarations) == 2
+    none = parse_tools(fields | {"tool_choice": "none"})
+    assert (none.callable, none.declarations) == ((), every.declarations)
+    some = parse_tools(fields | {"tool_choice": allowed("auto", tools=[tool("b"), {"type": "mcp"}])})
+    assert (some.choice, some.declarations) == ("auto", every.declarations)
+    assert some.callable == every.declarations[1:]

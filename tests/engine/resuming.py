@@ -59,8 +59,10 @@ def carried(engine: Engine | DeviceEngine) -> Carried:
 
 
 def distance(got: Generation, wanted: Generation) -> float:
-    assert got.tokens == wanted.tokens
-    pairs = zip(got.logits, wanted.logits, strict=True)
+    """Relative distance of logits, up to where other tokens are drawn."""
+    same = [ours == theirs for ours, theirs in zip(got.tokens, wanted.tokens, strict=True)]
+    count = same.index(False) + 1 if False in same else len(same)
+    pairs = zip(got.logits[:count], wanted.logits[:count], strict=True)
     return max(float((ours - theirs).norm() / theirs.norm()) for ours, theirs in pairs)
 
 

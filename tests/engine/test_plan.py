@@ -10,13 +10,18 @@ import pytest
 import torch
 
 from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
+from ninfer.artifact.parameters import logical_parameters
+from ninfer.artifact.recipes import recipe_for
+from ninfer.artifact.synth import registered_components
 from ninfer.config import EngineSettings
 from ninfer.engine import available
 from ninfer.engine.available import available_bytes
+from ninfer.engine.device_layout import DeviceLayout
 from ninfer.engine.engine import Engine
 from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import plan_memory
 from ninfer.errors import StartupError
+from ninfer.model.low_bit_weights import plan_weights
 from tests.support.random_model import SMALL, TIED, RandomModel
 
 PLENTY = 1 << 40
@@ -131,6 +136,24 @@ def test_automatic_capacity_leaves_exactly_the_headroom() -> None:
     assert plan_memory(PlainLayout(SMALL), automatic, 9_000).refusal() == (
         "a KV headroom of 10000 bytes is more than the 9000 bytes that are available"
     )
+
+
+def test_four_long_sequences_of_the_27b_fit_on_a_card_of_24_gib() -> None:
+    """172,032 int8 tokens for all, shared by four lanes."""
+    components = registered_components("qwen3_8_27b", ())
+    recipe = recipe_for("qwen3_8_27b", moe=False)
+    parameters = {parameter.name: parameter for parameter in logical_parameters(components)}
+
+    class Named(RandomModel):
+        def format_of(self, name: str) -> str:
+            return recipe.format_of(parameters[name])
+
+    layout = DeviceLayout(plan_weights(Named(components.text)), 132)  # type: ignore[arg-type]
+    settings = EngineSettings(
+        device="cuda:0", max_context_tokens=172_032, kv_capacity_tokens=172_032, lanes=4, kv_dtype="int8",
+        compute_dtype="bf16",
+    )  # fmt: skip
+    plan_memory(layout, settings, 24 << 30).require()
 
 
 def test_without_attention_layers_pages_cost_nothing() -> None:

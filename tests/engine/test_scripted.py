@@ -216,6 +216,21 @@ def test_time_of_prompt_and_tokens(engine: ScriptedEngine, clock: Clock) -> None
     assert clock.now == 110.0
 
 
+def test_the_chunks_of_a_prompt_share_its_time(engine: ScriptedEngine, clock: Clock) -> None:
+    prompt = user("Count " + "x" * 300)
+    first = replace(chunk(prompt[:64], sample=False), setup=LaneSetup(GREEDY, STOP_IDS, prompt))
+    assert engine.launch(first).wait().device_s == pytest.approx(3.0 * 64 / len(prompt))
+    rest = engine.launch(chunk(prompt[64:], begin=64)).wait()
+    assert rest.device_s == pytest.approx(3.0 * (len(prompt) - 64) / len(prompt) + 0.5)
+    assert clock.now == pytest.approx(103.5)
+    again = replace(chunk(prompt[128:], begin=128, lane=1), setup=LaneSetup(GREEDY, STOP_IDS, prompt))
+    assert engine.launch(again).wait().device_s == pytest.approx(3.5)
+    nothing_drawn = replace(chunk(prompt, sample=False), setup=LaneSetup(GREEDY, STOP_IDS, prompt))
+    result = engine.launch(nothing_drawn).wait()
+    assert result.drawn is None
+    assert result.device_s == pytest.approx(3.0)
+
+
 def test_steps_that_are_launched_ahead_follow_one_another(engine: ScriptedEngine, clock: Clock) -> None:
     prompt = user("Count")
     reading, round_ = engine.launch(chunk(prompt)), engine.launch(rows((0, len(prompt))))

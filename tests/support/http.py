@@ -65,6 +65,7 @@ class Served:
 
     app: Quart
     state: Running
+    log: RequestLog
     log_path: Path | None
 
     async def post(self, body: object, **headers: str) -> Any:
@@ -109,7 +110,7 @@ async def served(
         )
         operations = Operations(settings, service.model, service.observed, lambda: FACTS)
         try:
-            yield Served(create_app(service, operations), state, log_path)
+            yield Served(create_app(service, operations), state, log, log_path)
         finally:
             log.close()
 

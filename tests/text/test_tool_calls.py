@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ninfer.text.output import ContentDelta, OutputParser, ToolCallArguments, ToolUse
+from ninfer.text.tool_arguments import HELD_CHARACTERS_MAX
 from ninfer.text.tool_values import DeclaredTools
 from tests.text.calling import STRING, TOOLS, Result, call, read, read_pieces, tool
 
@@ -419,12 +421,12 @@ def test_a_stop_string_inside_a_call_cuts_it() -> None:
 
 
 def test_long_strings_flow_and_short_ones_wait() -> None:
-    ids = iter("ab")
-    use = ToolUse(DeclaredTools(TOOLS), lambda: next(ids))
+    use = ToolUse(DeclaredTools(TOOLS), lambda: "id")
     parser = OutputParser(lambda token_id: b"", stop_ids=frozenset(), opens_think=False, tool_use=use)
     parser.feed_bytes([b"<tool_call>\n<function=write>\n<parameter=path>\np\n</parameter>\n<parameter=content>\n"])
-    assert parser.feed_bytes([b"x" * 32]) == []
-    assert parser.feed_bytes([b"x"]) == [ToolCallArguments(0, '{"path": "p", "content": "'[1:] + "x" * 33)]
+    assert parser.feed_bytes([b"x" * HELD_CHARACTERS_MAX]) == []
+    sent = '"path": "p", "content": "' + "x" * (HELD_CHARACTERS_MAX + 1)
+    assert parser.feed_bytes([b"x"]) == [ToolCallArguments(0, sent)]
     assert parser.feed_bytes([b"y"]) == [ToolCallArguments(0, "y")]
     assert parser.feed_bytes([b" z\n"]) == [ToolCallArguments(0, " z")]
     assert parser.feed_bytes([b"\n</par"]) == [ToolCallArguments(0, "\\n")]
@@ -515,11 +517,39 @@ def test_strings_without_markup_come_back(members: list[tuple[str, str]]) -> Non
     assert arguments(read(call("write", **values), cuts=[30])) == values
 
 
-def test_endless_white_space_and_endless_openers_cost_no_more_than_their_length() -> None:
-    for head in ("a", "<tool_call>", READ, READ[:40], READ[: READ.index("</function>")]):
-        pieces = [head, *["\n" * 8] * 4000, "b"]
+def calls_made(pieces: list[str]) -> int:
+    """How many functions reading the pieces calls."""
+    count = 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
         read_pieces(pieces)
-    read_pieces(["<tool_call>"] * 4000)
-    read_pieces(['<tool_call>{"', *["<tool_call>{ "] * 4000])
-    read_pieces(["<function_calls>"] * 4000)
-    read_pieces(["<tool_call>\n<function=nope>\n"] * 4000)
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        ("a", "\n" * 8),
+        ("<tool_call>", "\n" * 8),
+        (READ, "\n" * 8),
+        (READ[:40], "\n" * 8),
+        (READ[: READ.index("</function>")], "\n" * 8),
+        ("", "<tool_call>"),
+        ('<tool_call>{"', "<tool_call>{ "),
+        ("", "<function_calls>"),
+        ("", "<tool_call>\n<function=nope>\n"),
+        ("", "<function=read>\n"),
+        ("<tool_call>\n<function=write>\n<parameter=content>\n", "<parameter=a>\n</parameter>\n"),
+    ],
+)
+def test_what_never_ends_costs_no_more_than_its_length(head: str, piece: str) -> None:
+    once, twice = (calls_made([head, *[piece] * n, "b"]) for n in (200, 400))
+    assert twice < 2.2 * once
