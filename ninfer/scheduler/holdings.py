@@ -129,15 +129,17 @@ class Holdings:
 
     def admit(self, request: Request, idle: Sequence[int], *, head: bool) -> int | None:
         """Promise the request a lane and all its pages; None if there are not enough. Only for the head of the queue
-        a session is displaced or a block given up.
+        a session is displaced, a block given up or brought back from host memory (13.2, 14.9).
         """
         plan = self._choose(request, idle)
         displaced = self.sessions[plan.lane]
         if not head and displaced is not None and not (plan.path and plan.path[-1].leads_to(displaced.tip)):
             return None
-        tip = self._tip(plan.path)
+        tip, resident = self._tip(plan.path), self._resident_pages(plan.path)
+        if not head and resident < plan.depth:
+            return None
         self.tree.use(tip)
-        needed = request.pages - self._resident_pages(plan.path)
+        needed = request.pages - resident
         short = needed - self.pages.available
         if short > 0 and (not head or short > self.tree.evictable):
             self.tree.leave(tip)

@@ -42,7 +42,7 @@ from ninfer.scheduler.transitions import (
     RequestState,
     after,
 )
-from ninfer.scheduler.waiting import candidates
+from ninfer.scheduler.waiting import candidates, in_order
 from ninfer.step import pages_for
 from ninfer.types import FinishReason
 
@@ -115,6 +115,11 @@ class Scheduler:
             lanes=tuple(self._lane_view(lane) for lane in range(len(self.lanes))),
             totals=self._totals.frozen(),
         )
+
+    def ahead_of(self, request_id: int, now: float) -> int | None:
+        """How many requests are in front of one in the queue; None if it is not in the queue."""
+        order = [request.id for request in in_order(self._queue, now)]
+        return order.index(request_id) if request_id in order else None
 
     # --- life of the process ---------------------------------------------------------------------------------------
 

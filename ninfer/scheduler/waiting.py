@@ -17,7 +17,12 @@ def urgency(request: Request, now: float) -> int:
     return request.priority - int((now - request.arrived) // AGEING_S)
 
 
+def in_order(queue: Sequence[Request], now: float) -> list[Request]:
+    """The queue, whoever goes first at the front."""
+    return sorted(queue, key=lambda request: (urgency(request, now), request.id))
+
+
 def candidates(queue: Sequence[Request], now: float) -> list[Request]:
     """Who may be admitted, the head of the queue first; nobody else once it has been passed often enough."""
-    order = sorted(queue, key=lambda request: (urgency(request, now), request.id))
+    order = in_order(queue, now)
     return order if order[0].passed < PASSES_PER_HEAD else order[:1]

@@ -262,6 +262,22 @@ def test_pages_are_parked_in_host_memory_and_come_back() -> None:
     assert server.machine.statistics().totals.host_restores == 1
 
 
+def test_only_the_head_of_the_queue_brings_pages_back() -> None:
+    server = Driver(pages=32, lanes=3, max_context_tokens=2048, host_pages=8)
+    first = server.say(text(500, 1), limit=3)
+    server.say(text(1900, 2))
+    server.slot(1, "erase")
+    assert server.machine.holdings.tree.parked == 5
+    server.ask(text(1200, 3), limit=200)  # 22 pages: eight are left, or ten with those two of the first
+    head = server.ask(text(1500, 4))
+    later = server.ask(server.histories[first] + text(10, 5))
+    assert [server.machine.requests[r].state for r in (head, later)] == [RequestState.WAITING] * 2
+    server.send(ev.Released(head))
+    server.run()
+    admit = server.admission(later)
+    assert (admit.cached_tokens, admit.way, admit.host_restored) == (448, "append_frontier", True)
+
+
 def test_without_room_in_host_memory_the_oldest_parked_end_makes_room() -> None:
     server = Driver(pages=16, lanes=1, max_context_tokens=1024, host_pages=3)
     for seed in range(3):
