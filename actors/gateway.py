@@ -14,6 +14,7 @@ from ninfer.actors.messages import (
     Failed,
     GenerationRequest,
     Reply,
+    RequestTimeline,
     SlotMessage,
     SlotOutcome,
     SlotView,
@@ -162,10 +163,12 @@ class Gateway:
         statistics: Callable[[], SchedulerStatistics],
         slots: Mailbox[Question[SlotMessage, SlotOutcome]],
         ring: Mailbox[Question[DescribeSlots, tuple[SlotView, ...]]],
+        timeline: Callable[[str], RequestTimeline | None],
     ) -> None:
         self._mailbox = mailbox
         self._slots = slots
         self._ring = ring
+        self._timeline = timeline
         self._lifecycle = lifecycle
         self._statistics = statistics
         self.ready_at: float | None = None
@@ -178,6 +181,10 @@ class Gateway:
     def statistics(self) -> SchedulerStatistics:
         """A picture of the scheduler; waits for nothing."""
         return self._statistics()
+
+    def timeline(self, wanted: str) -> RequestTimeline | None:
+        """What is known of a request under way or of the last ones, by its number or name; waits for nothing."""
+        return self._timeline(wanted)
 
     async def act_on_slot(self, message: SlotMessage) -> SlotOutcome:
         """Save, restore or erase; raises what keeps it from being done."""

@@ -220,6 +220,52 @@ class CloseWithError:
 LaneMessage = Assign | Draw | Progress | Close | CloseWithError
 
 
+# --- what is known of a request ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimeline:
+    """One request so far. Times are seconds since its arrival; None is what has not happened.
+
+    name            that its client knows it by (``x-request-id``)
+    state           `preparing`, `waiting`, `prefilling`, `decoding` or `ended`
+    position        requests in front of it in the queue; None if it is not in it, or has the promise of a lane
+    age_s           from the arrival to this moment; `deadline_s` is when it has to be admitted
+    admitted_s      when its lane began to work for it
+    released_s      when its answer was written, or its client had gone
+    read_tokens     prompt tokens in the cache, of which `cached_tokens` were there; in `chunks` steps so far
+    drawn_tokens    in the first token and `rounds` rounds
+    finish_reason   how it ended, or `error_code` why it could not go on
+    """
+
+    request_id: int
+    name: str
+    state: str
+    position: int | None
+    age_s: float
+    deadline_s: float
+    prepared_s: float | None
+    admitted_s: float | None
+    first_token_s: float | None
+    last_token_s: float | None
+    ended_s: float | None
+    released_s: float | None
+    prompt_tokens: int
+    max_tokens: int
+    priority: int
+    lane: int | None
+    way: str | None
+    cached_tokens: int
+    host_restored: bool
+    read_tokens: int
+    chunks: int
+    drawn_tokens: int
+    rounds: int
+    finish_reason: str | None
+    error_code: str | None
+    retained_tokens: int
+
+
 # --- checkpoint ring and slot persistence --------------------------------------------------------------------------
 
 

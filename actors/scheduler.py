@@ -20,6 +20,7 @@ from ninfer.actors.messages import (
     Finished,
     GenerationRequest,
     ReadChunk,
+    RequestTimeline,
     Usage,
 )
 from ninfer.actors.prefill import PrefillActor
@@ -28,6 +29,7 @@ from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
 from ninfer.actors.runtime.replies import send_last
 from ninfer.actors.slots import SlotOrder, SlotQuery, slot_refusal
+from ninfer.actors.timeline import Timelines
 from ninfer.errors import EngineFailure, NinferError
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler.events import Arrived, Event, Prepared, Released, SlotAsked
@@ -98,6 +100,7 @@ class SchedulerActor:
         self._clock = clock
         self._clients: dict[int, _Client] = {}
         self._arrivals: dict[int, Arrival] = {}
+        self._timelines = Timelines()
         self._slots: dict[int, Question[SlotQuery, SlotOrder]] = {}
         self._assigned: dict[int, int] = {}  # lane to the request that its actor was told of last
         self._tickets = 0
@@ -121,6 +124,11 @@ class SchedulerActor:
                 self._ask_slot(message)
             case _:
                 self._decide(message)
+
+    def timeline(self, wanted: str) -> RequestTimeline | None:
+        """What is known of the request with this number or name; None if nothing is, or not any more."""
+        now = self._clock.now()
+        return self._timelines.find(wanted, now, lambda request_id: self.machine.ahead_of(request_id, now))
 
     def stop(self) -> None:
         """Answer everybody who still waits for something."""
@@ -182,6 +190,7 @@ class SchedulerActor:
         now = self._clock.now()
         commands = self.machine.handle(event, now)
         self._log.decision(now, event, commands)
+        self._timelines.saw(now, event, commands)
         for command in commands:
             PERFORM[type(command)](self, command, now)
         if isinstance(event, Released):

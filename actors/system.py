@@ -79,6 +79,7 @@ class System:
             self.machine.statistics,
             self.slots.mailbox,
             self.ring.mailbox,
+            self._scheduler.timeline,
         )
         self._on_listen: Callable[[], None] = lambda: None
         self._on_ready: Callable[[], None] = lambda: None

@@ -39,6 +39,16 @@ class MalformedField(RequestRejected):
     code = None
 
 
+class RequestNotFound(RequestRejected):
+    """Nothing is known of a request, or not any more."""
+
+    http_status = 404
+    code = "request_not_found"
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(f"There is no request '{wanted}' under way or among the last ones.", param="id")
+
+
 class ModelNotFound(RequestRejected):
     """The request names another model than the one that is served."""
 

@@ -73,6 +73,7 @@ DESCRIBED: Mapping[tuple[str, str], Described] = {
     ("POST", "/apply-template"): Described("The prompt of a conversation", texts.TemplateRequest, texts.RenderedText),
     ("GET", "/metrics"): Described("Metrics for Prometheus", text="text/plain"),
     ("GET", "/slots"): Described("The lanes", answer=list[operations.Slot]),
+    ("GET", "/requests/{name}"): Described("What happened to a request so far", answer=operations.RequestTimeline),
     ("GET", "/stats"): Described("Counters and gauges", answer=operations.Stats),
     ("GET", "/props"): Described("Properties of the server", answer=operations.Props),
     ("GET", "/v1/load"): Described("Load of the server", answer=operations.Load),

@@ -12,6 +12,7 @@ from ninfer.api import operations as documents
 from ninfer.api.exposition import CONTENT_TYPE
 from ninfer.api.metrics import metrics
 from ninfer.api.operations import Operations
+from ninfer.api.requests import request_timeline
 from ninfer.api.slots import act_on_slot
 
 
@@ -52,6 +53,10 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
 
 def add_stats(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
     """Add the snapshot for monitors."""
+
+    @app.get("/requests/<name>")
+    async def read_request(name: str) -> Response:
+        return _json(request_timeline(gateway, name, unix_time()))
 
     @app.get("/stats")
     async def read_stats() -> Response:

@@ -18,7 +18,7 @@ from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.requests import WITH_LANE, Request
 from ninfer.scheduler.transitions import LaneState, Lifecycle, RequestState
-from ninfer.scheduler.waiting import candidates, urgency
+from ninfer.scheduler.waiting import candidates, in_order
 from ninfer.step import PAGE_TOKENS, CaptureState, LoadPages
 
 IDLE = (LaneState.EMPTY, LaneState.RETAINED)
@@ -167,7 +167,7 @@ class WitnessScheduler(Scheduler):
         return None
 
     def _cause_in_queue(self, request: Request) -> Cause:
-        order = sorted(self._queue, key=lambda other: (urgency(other, self._now), other.id))
+        order = in_order(self._queue, self._now)
         ahead = tuple(other.id for other in order[: order.index(request)])
         if self.lifecycle is not Lifecycle.SERVING:
             return Cause("stopping", ahead=ahead)

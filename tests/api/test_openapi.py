@@ -225,5 +225,6 @@ async def test_answers_are_what_the_document_says() -> None:
         stored = (await answer(state, "POST", "/v1/responses", {"model": MODEL_ID, "input": "q"}))["id"]
         assert_described(await answer(state, "GET", f"/v1/responses/{stored}"), responses.ResponseObject)
         assert_described(await answer(state, "GET", f"/v1/responses/{stored}/input_items"), responses.ItemList)
+        assert_described(await answer(state, "GET", "/requests/1"), operations.RequestTimeline)
         deleted = await state.app.test_client().delete(f"/v1/responses/{stored}")
         assert_described(await deleted.get_json(), responses.DeletedResponse)

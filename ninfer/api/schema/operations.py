@@ -59,6 +59,39 @@ class Slot(Struct):
     speculative: bool
 
 
+class RequestTimeline(Struct):
+    """What happened to a request so far; times are seconds since its arrival."""
+
+    object: Literal["ninfer.request"]
+    id: int
+    x_request_id: str
+    arrived_unix_ms: int
+    state: Literal["preparing", "waiting", "prefilling", "decoding", "ended"]
+    position: int | None
+    age_s: float
+    deadline_s: float
+    prepared_s: float | None
+    admitted_s: float | None
+    first_token_s: float | None
+    last_token_s: float | None
+    ended_s: float | None
+    released_s: float | None
+    prompt_tokens: int
+    max_tokens: int
+    priority: int
+    lane: int | None
+    prefix_reuse_path: str | None
+    cached_tokens: int
+    host_restored: bool
+    read_tokens: int
+    chunks: int
+    drawn_tokens: int
+    rounds: int
+    finish_reason: str | None
+    error_code: str | None
+    retained_tokens: int
+
+
 class Stats(Struct):
     """A snapshot for monitors."""
 
