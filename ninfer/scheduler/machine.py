@@ -458,11 +458,11 @@ class Scheduler:
         else:
             return False
         head.passed += request is not head
-        self._drop_lost()
         self._move(request, RequestSignal.ADMITTED)
         self._queue.remove(request)
         self._move_lane(lane, LaneSignal.TAKEN)
         request.lane = lane
+        self._drop_lost()
         self._totals.admitted += 1
         self._totals.queue_s += self._now - request.arrived
         return True

@@ -317,6 +317,14 @@ def test_a_promise_of_a_lane_s_state_outlives_the_end_of_its_session(released: b
         assert server.reused(promised) == (0, "append_frontier", 576)
 
 
+def test_a_promise_outlives_the_session_whose_end_it_pushes_out_itself() -> None:
+    server = Driver(pages=32, lanes=1, max_context_tokens=2048, folds_late=True, steps_ahead=0)
+    first = server.say(text(639, 1), limit=2)  # ten blocks, and the lane stands before the last of them
+    request = server.say(server.histories[first][:600] + text(1440, 2))  # 32 pages
+    assert server.reused(request) == (0, "append_frontier", 576)
+    assert server.machine.holdings.tree.evictions == 1
+
+
 @pytest.mark.parametrize("second_fault", [False, True])
 def test_after_a_fault_nothing_that_was_read_before_is_gone_on_from(second_fault: bool) -> None:
     server = Driver(lanes=2, steps_ahead=1, prefill_chunk_tokens=64)
