@@ -300,10 +300,14 @@ class Storm:
                 assert ledger is None or state in (LaneState.VACATING, LaneState.SAVING), state
                 assert state is not LaneState.RETAINED
                 continue
-            assert ledger is not None
-            assert session.tokens == len(ledger)
-            assert session.tip.depth * PAGE_TOKENS <= session.executed <= session.tokens
-            assert self.history_of(session.tip) == ledger[: session.tip.depth * PAGE_TOKENS]
+            if session.tokens:
+                assert ledger is not None
+                assert session.tokens == len(ledger)
+                assert session.tip.depth * PAGE_TOKENS <= session.executed <= session.tokens
+                assert self.history_of(session.tip) == ledger[: session.tip.depth * PAGE_TOKENS]
+            else:  # only the state is left of it, promised to a request that has not begun
+                assert ledger is None
+                assert state is LaneState.PREFILLING
             if session.resident is not None:
                 standing = self.memory.lanes[lane]
                 assert standing is not None
