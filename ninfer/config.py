@@ -128,6 +128,7 @@ class GenerationSettings:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
+    prefill_progress: bool = False  # whether every stream says how far its prompt is read, from its first second
     tolerant_tool_calls: bool = False
 
 

@@ -229,6 +229,7 @@ OPTIONS: dict[str, _Option] = {
     "--seed": _Option("N", "seed of requests that give none (random)", _integer(0, U64_MAX)),
     "--tolerant-tool-calls": _Option("", "repair tool calls that are slightly damaged, and pass on unknown tools"),
     "--no-repetition-guard": _Option("", "accepted; there is no guard"),
+    "--prefill-progress": _Option("", "show in every stream, from its start, how far the prompt is read"),
     "--request-log-jsonl": _Option("FILE", "append one JSON record per request event", _path),
     "--request-log-max-mib": _Option("N", "rotate the request log at this size, 0 = never (0)", _integer(0)),
     "--request-log-keep": _Option("N", "rotated request logs to keep (4)", _integer(0)),
@@ -432,6 +433,7 @@ def _generation(values: Mapping[str, Any]) -> GenerationSettings:
         presence_penalty=values.get("--presence-penalty"),
         frequency_penalty=values.get("--frequency-penalty"),
         seed=values.get("--seed"),
+        prefill_progress="--prefill-progress" in values,
         tolerant_tool_calls="--tolerant-tool-calls" in values,
     )
 

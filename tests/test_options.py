@@ -24,8 +24,9 @@ from ninfer.options import (
 def test_nothing_given_is_the_documented_defaults() -> None:
     settings = parse([])
     assert settings.default_artifact
-    engine = EngineSettings(device="auto")
-    assert settings == Settings(artifact=Path(), default_artifact=True, engine=engine)
+    # One lane: its turn checkpoint and three anchors, and four beginnings that conversations share.
+    engine, scheduler = EngineSettings(device="auto", host_images=8), SchedulerSettings(images=8)
+    assert settings == Settings(artifact=Path(), default_artifact=True, engine=engine, scheduler=scheduler)
 
 
 def test_values_reach_the_tree() -> None:
@@ -38,10 +39,16 @@ def test_values_reach_the_tree() -> None:
         --short-chunk-products library
         --kv-dtype fp32 --chat-template t --default-max-tokens auto --max-output-tokens 9 --no-thinking
         --preserve-thinking --greedy --reasoning-effort max --temperature 0.5 --top-p 0.25 --top-k 40 --min-p 0.125
-        --presence-penalty=-1 --frequency-penalty 2 --seed 18446744073709551615 --request-log-jsonl r
+        --presence-penalty=-1 --frequency-penalty 2 --seed 18446744073709551615 --prefill-progress --request-log-jsonl r
         --request-log-max-mib 3 --request-log-keep 0 --log-stats-interval-ms 0 --log-level off --event-log e
-        --log-content --engine scripted --script s --stats-port 9001""".split()  # noqa: SIM905
+        --log-content --engine scripted --script s --stats-port 9001 --prefix-checkpoint-policy stable-turn
+        --turn-checkpoints 2 --max-shared-prefixes 3 --host-kv-mib 10 --slot-save-path d""".split()  # noqa: SIM905
     )
+    assert settings.slot_folder == Path("d")
+    assert (settings.engine.host_images, settings.engine.host_kv_cache_bytes) == (4 * (4 + 2) + 3, 10 * MIB)
+    reuse = settings.scheduler
+    assert (reuse.prefix_reuse, reuse.images, reuse.turn_checkpoints, reuse.max_shared_prefixes) == (True, 27, 2, 3)
+    assert settings.generation.checkpoint_policy == "stable-turn"
     assert (settings.artifact, settings.default_artifact, settings.script) == (Path("m.ninfer"), False, Path("s"))
     http = settings.http
     assert (http.host, http.port, http.api_keys, http.cors, http.model_id) == ("::1", 9000, ("k",), True, "a/b")
@@ -59,6 +66,7 @@ def test_values_reach_the_tree() -> None:
     assert (scheduler.prefill_decode_ratio, scheduler.exit_on_failure) == (0.5, False)
     generation = settings.generation
     assert (generation.default_max_tokens, generation.max_output_tokens) == (None, 9)
+    assert generation.prefill_progress
     assert (generation.thinking, generation.preserve_thinking, generation.greedy) == (False, True, True)
     assert (generation.reasoning_effort, generation.temperature, generation.top_p) == ("max", 0.5, 0.25)
     assert (generation.top_k, generation.min_p, generation.presence_penalty) == (20, 0.125, -1.0)

@@ -118,6 +118,16 @@ def whole_body(
     }
 
 
+def prompt_progress(progress: PrefillProgress, admitted_at: float) -> dict[str, object]:
+    """How much of the prompt has been read (5.6)."""
+    return {
+        "total": progress.total,
+        "cache": progress.cached,
+        "processed": progress.processed,
+        "time_ms": 1000.0 * (progress.at - admitted_at),
+    }
+
+
 class ChunkBuilder:
     """The chunks of one streamed answer; with `include_usage` all but the last carry ``usage: null``."""
 
@@ -151,12 +161,7 @@ class ChunkBuilder:
     def progress(self, progress: PrefillProgress, admitted_at: float) -> dict[str, object]:
         """How much of the prompt has been read."""
         chunk = self._chunk({})
-        chunk["prompt_progress"] = {
-            "total": progress.total,
-            "cache": progress.cached,
-            "processed": progress.processed,
-            "time_ms": 1000.0 * (progress.at - admitted_at),
-        }
+        chunk["prompt_progress"] = prompt_progress(progress, admitted_at)
         return chunk
 
     def closing(self, finished: Finished, received_at: float) -> list[dict[str, object]]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from anyio import to_thread
 from quart import Response
 
-from ninfer.actors.messages import Finished, GenerationRequest, Reply, TextDelta
+from ninfer.actors.messages import Admitted, Finished, GenerationRequest, PrefillProgress, Reply, TextDelta
 from ninfer.api import sse
 from ninfer.api.asked import CHAT
 from ninfer.api.body import parse_object
-from ninfer.api.chat_response import Envelope, closing_members, usage_object
+from ninfer.api.chat_response import Envelope, closing_members, prompt_progress, usage_object
 from ninfer.api.completions_request import CompletionRequest, parse_completion
 from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, openai_error
@@ -52,7 +51,7 @@ async def completion(service: Service, body: bytes, exchange: Exchange) -> Respo
     await session.prepare(lambda: Prepared(_prepare(service, request), enable_thinking=False))
     envelope = Envelope(f"cmpl-{secrets.token_hex(8)}", int(service.unix_time()), service.model.public_id)
     if request.stream:
-        writer = _Stream(session, envelope, request.include_usage)
+        writer = _Stream(session, envelope, request.include_usage, service.generation.prefill_progress)
         return event_stream(session, writer, service.keep_alive_comment_s)
     deltas, finished = await gather(session)
     whole = _body(envelope, _text(deltas), _reason(finished))
@@ -109,23 +108,32 @@ def _prepare(service: Service, request: CompletionRequest) -> GenerationRequest:
         max_tokens=output_limit(request.max_tokens, server, model.max_context_tokens).tokens,
         stops=request.stops,
         stop_ids=() if request.ignore_eos else tuple(sorted(tokenizer.stop_ids)),
+        progress=request.stream and server.prefill_progress,
         marks=Marks(turn=len(prompt_ids)),  # raw text has no turns: its end is what the next text may go on from
     )
 
 
-@dataclass(frozen=True, slots=True)
 class _Stream:
-    """The frames of one streamed completion."""
+    """The frames of one streamed completion; `progress` is whether they show how far the prompt is read."""
 
-    session: Session
-    envelope: Envelope
-    include_usage: bool
     keep_alive = sse.KEEP_ALIVE
 
+    def __init__(self, session: Session, envelope: Envelope, include_usage: bool, progress: bool) -> None:
+        self.session = session
+        self.envelope = envelope
+        self.include_usage = include_usage
+        self.progress = progress
+        self._admitted_at = 0.0
+
     def opening(self) -> bytes:
-        return b""
+        return sse.KEEP_ALIVE if self.progress else b""
 
     def frames_of(self, reply: Reply) -> bytes:
+        if isinstance(reply, Admitted):
+            self._admitted_at = reply.at
+        if isinstance(reply, PrefillProgress):
+            chunk = _body(self.envelope, "", None)
+            return self._frame({**chunk, "prompt_progress": prompt_progress(reply, self._admitted_at)})
         if isinstance(reply, TextDelta):
             return self._frame(_body(self.envelope, _text(reply.deltas), None))
         if isinstance(reply, Finished):

@@ -21,7 +21,9 @@ async def create_message(service: Service, body: bytes, exchange: Exchange) -> R
         log.info("a thinking budget is not enforced by this version", tokens=request.thinking_budget)
     session = await service.submit(request, thinking, exchange)
     if request.stream:
-        stream = MessageStream(request.model, session.prompt_tokens, exchange.request_id)
+        stream = MessageStream(
+            request.model, session.prompt_tokens, exchange.request_id, shows_life=request.return_progress
+        )
         return event_stream(session, stream, service.keep_alive_comment_s)
     deltas, finished = await gather(session)
     return json_response(whole_message(request.model, deltas, finished))

@@ -104,14 +104,16 @@ class MessageStream:
     model           the label that the client used
     prompt_tokens   length of the prompt
     request_id      what errors repeat
+    shows_life      whether there is a ping at the beginning and at the admission, and not only after a silence
     """
 
     keep_alive = sse.PING
 
-    def __init__(self, model: str, prompt_tokens: int, request_id: str) -> None:
+    def __init__(self, model: str, prompt_tokens: int, request_id: str, *, shows_life: bool = False) -> None:
         self._model = model
         self._prompt_tokens = prompt_tokens
         self._request_id = request_id
+        self._shows_life = shows_life
         self._started = False
         self._blocks = 0
         self._open: str | None = None  # type of the block that is open
@@ -120,7 +122,7 @@ class MessageStream:
         self._closed_calls = 0
 
     def opening(self) -> bytes:
-        return b""
+        return sse.PING if self._shows_life else b""
 
     def frames_of(self, reply: Reply) -> bytes:
         return b"".join(sse.event_frame(event) for event in self._events_of(reply))
@@ -132,6 +134,8 @@ class MessageStream:
         match reply:
             case Admitted():
                 yield self._start(reply.cached_tokens)
+                if self._shows_life:
+                    yield {"type": "ping"}
             case TextDelta():
                 for delta in reply.deltas:
                     yield from self._delta(delta)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import structlog
@@ -52,6 +52,8 @@ class Service:
 
     def _check(self, body: bytes, parse: Callable[[Object], A]) -> tuple[A, Thinking]:
         asked = parse(parse_object(body))
+        if asked.stream and self.generation.prefill_progress:
+            asked = replace(asked, return_progress=True)
         thinking = preparation.resolve_request_thinking(asked, self.model, self.generation)
         if asked.model != self.model.public_id and not asked.api.any_model:
             raise ModelNotFound(asked.model)
