@@ -188,10 +188,7 @@ class Explainer(Onlooker):
     def _launch_chunk(self, now: float, command: cmd.StartChunk) -> None:
         account, at = self.account, self._at(now)
         assert account is not None
-        if self._paused is not None:
-            begin, tokens = self._paused
-            account.set_aside.append(SetAside(begin, at, tokens))
-            self._paused = None
+        self._end_pause(account, at)
         stored = sum(isinstance(step, CaptureState) for step in command.after)
         account.chunks.append(Chunk(command.step, command.begin, command.end, at, stored))
 
@@ -206,11 +203,18 @@ class Explainer(Onlooker):
             tokens[name] = tokens.get(name, 0) + command.end - command.begin
             self._paused = begin, tokens
 
+    def _end_pause(self, account: Account, at: float) -> None:
+        if self._paused is not None:
+            begin, tokens = self._paused
+            account.set_aside.append(SetAside(begin, at, tokens))
+            self._paused = None
+
     def _note_end(self, now: float, command: cmd.Finish | cmd.Fail) -> None:
         assert self.account is not None
         finish = isinstance(command, cmd.Finish)
         reason = command.reason if isinstance(command, cmd.Finish) else command.code
         retained = command.retained_tokens if isinstance(command, cmd.Finish) else 0
+        self._end_pause(self.account, self._at(now))
         if self.account.end is None:
             self.account.end = End(self._at(now), reason, retained, command.lane)
         self._lane = command.lane if finish and retained else None

@@ -109,7 +109,9 @@ def _cause(cause: Cause) -> str:
         case "pages":
             return f"waited for pages: {pages}, held by {held or 'nobody'}"
         case "order":
-            return f"waited its turn{behind}: {pages}, and it may pass only if nothing has to be displaced"
+            return (
+                f"waited its turn{behind}: {pages}, and it may pass only if nothing is displaced or brought back for it"
+            )
         case "stopping":
             return f"waited, but the server was stopping{behind}"
         case "joins":

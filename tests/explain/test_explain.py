@@ -248,6 +248,21 @@ def test_a_long_prompt_is_set_aside_and_the_gap_of_a_stream_is_explained() -> No
     assert "longest gap between tokens" in text(server.explain(stream))
 
 
+def test_a_client_that_leaves_while_its_prompt_is_set_aside() -> None:
+    settings = SchedulerSettings(lanes=2, prefill_chunk_tokens=128, max_context_tokens=2048)
+    server = Logged(settings, pages=200)
+    long = server.ask(range(1000, 2200), 1)
+    server.land()
+    server.ask(range(3000, 3100), 1)
+    while all(step.request_id == long for step, _pending in server.flight):
+        server.land()
+    server.release(long)
+    account = server.explain(long)
+    assert [list(pause.tokens.values()) for pause in account.set_aside] == [[100]]
+    assert account.end is not None
+    assert account.end.reason == "cancelled"
+
+
 def test_slot_files_are_origins_too() -> None:
     settings, blocks = SchedulerSettings(images=3), ("a", "b")
     machine = Scheduler(settings)
