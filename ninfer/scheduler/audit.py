@@ -33,7 +33,6 @@ def audit(
     requests: Mapping[int, Request], lanes: Sequence[LaneState], pages: PagePool, flight: Flight, slots: Set[int]
 ) -> None:
     """Raise :class:`IllegalTransition` unless everything belongs to exactly one owner."""
-    pages.audit()
     with_lane = {request.id: request.lane for request in requests.values() if request.lane is not None}
     if sorted(with_lane.values()) != [lane for lane, state in enumerate(lanes) if state not in _IDLE]:
         raise IllegalTransition("a lane belongs to nobody, or to two")
