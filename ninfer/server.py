@@ -69,7 +69,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         _prepare_slot_folder(settings)
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
-        event_log = open_things.enter_context(_open_event_log(settings, served))
+        event_log = open_things.enter_context(open_event_log(settings, served))
         server = Server(settings, served, event_log, request_log, listener, stats_listener, cuda_sync)
         status, why = anyio.run(server.run, backend="asyncio")
         if status == STARTUP_STATUS:
@@ -105,7 +105,8 @@ def _open_artifact(path: Path) -> Artifact:
         raise StartupError(f"the model {path} cannot be read: {error.strerror or error}") from None
 
 
-def _open_event_log(settings: Settings, served: Served) -> EventLog:
+def open_event_log(settings: Settings, served: Served) -> EventLog:
+    """The log that the settings name, if any; raises StartupError. A scripted engine is no model's, and not named."""
     bound, engine = served.bound, None
     if settings.script is None:
         engine = EngineRecord(settings.engine, bound.artifact.artifact_id, bound.target, bound.weights_id)

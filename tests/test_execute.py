@@ -19,14 +19,16 @@ from ninfer.actors.system import System
 from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
 from ninfer.artifact.tiny import build_tiny
-from ninfer.config import EngineSettings, SchedulerSettings
+from ninfer.config import EngineSettings, LogSettings, SchedulerSettings, Settings
 from ninfer.engine.engine import Engine
 from ninfer.ledger import PromptIdentity
 from ninfer.replay import Onlooker, main, replay
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
-from ninfer.scheduler.records import EngineRecord, to_record
+from ninfer.scheduler.records import EngineRecord, build, to_record
+from ninfer.served import open_served
+from ninfer.server import open_event_log
 from ninfer.types import Marks, Sampling
 from tests.support.system import GREEDY, TOKENIZER, collect
 
@@ -150,6 +152,23 @@ async def test_a_run_draws_its_tokens_again(
     assert f"compared {tokens} tokens: same" in out
     assert executed(tmp_path, run, tiny, "--until", str(len(run) // 2), "--device", "cpu") == 0
     assert "cut short" in capsys.readouterr().out
+
+
+async def test_the_log_of_a_server_names_its_engine(tmp_path: Path, tiny: Path) -> None:
+    with Artifact.open(tiny) as artifact:
+        for name, script in (("model.log", None), ("scripted.log", tmp_path / "script")):
+            log_settings = LogSettings(event_log=tmp_path / name)
+            settings = Settings(tiny, script=script, engine=ENGINE, scheduler=SCHEDULER, log=log_settings)
+            served = open_served(artifact, settings)
+            with open_event_log(settings, served) as log:
+                log.start(settings.scheduler)
+            header = orjson.loads((tmp_path / name).read_bytes())
+            if script is not None:
+                assert header["engine"] is None
+                continue
+            record = EngineRecord(ENGINE, artifact.artifact_id, served.bound.target, served.bound.weights_id)
+            assert build(EngineRecord, header["engine"]) == record
+            assert record.artifact_id
 
 
 async def test_the_first_other_token_is_named(
