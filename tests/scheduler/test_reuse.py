@@ -386,6 +386,8 @@ def test_the_queue_is_ordered_by_urgency_and_then_by_age() -> None:
     waiting = [server.ask(text(10, 1 + at), priority=priority) for at, priority in enumerate([0, 2, 1, 0])]
     server.now = 70.0  # each is more urgent by two
     newcomer = server.ask(text(10, 9), priority=-1)
+    in_front = [server.machine.ahead_of(request, server.now) for request in (*waiting, newcomer, 1)]
+    assert in_front == [0, 4, 2, 1, 3, None]
     server.run()
     order = [c.request_id for c in server.out if isinstance(c, cmd.Admit)][1:]
     assert order == [waiting[0], waiting[3], waiting[2], newcomer, waiting[1]]
