@@ -59,6 +59,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
             "ninfer.requestlog",
             "ninfer.text",
             "ninfer.ledger",
+            "ninfer.snapshots.folder",
             "ninfer.scheduler.statistics",
             "ninfer.scheduler.transitions",
         ),

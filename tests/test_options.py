@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ninfer.config import GIB, MIB, EngineSettings, Settings
+from ninfer.config import GIB, MIB, EngineSettings, SchedulerSettings, Settings
 from ninfer.options import (
     OPTIONS,
     TO_COME,

@@ -11,12 +11,10 @@ import pytest
 from ninfer.actors.engine import MemoryCheck
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Arrival, Gateway, SchedulerMessage, Ticket
-from ninfer.actors.messages import Admitted, Failed, Finished, PrefillProgress, RestoreCheckpoint, SaveSlot
+from ninfer.actors.messages import Admitted, Failed, Finished, PrefillProgress, SaveSlot
 from ninfer.actors.runtime.mailbox import Mailbox
-from ninfer.actors.runtime.question import Question
 from ninfer.config import SchedulerSettings
 from ninfer.errors import (
-    ActorStopped,
     EngineFailure,
     IllegalTransition,
     ModelLoading,
@@ -26,6 +24,7 @@ from ninfer.errors import (
     Unavailable,
     Unsupported,
 )
+from ninfer.ledger import BlockNames
 from ninfer.replay import replay
 from ninfer.scheduler.events import Released
 from ninfer.scheduler.machine import Scheduler
@@ -343,30 +342,27 @@ async def test_a_broken_rule_answers_everybody_and_ends_the_process() -> None:
 
 async def test_an_arrival_whose_client_left_before_the_answer_gives_its_place_back() -> None:
     mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", 8)
-    gateway = Gateway(mailbox, lambda: Lifecycle.SERVING, Scheduler(SchedulerSettings()).statistics)
+    statistics = Scheduler(SchedulerSettings()).statistics
+    gateway = Gateway(
+        mailbox, lambda: Lifecycle.SERVING, statistics, Mailbox("slots", 1), Mailbox("ring", 1), lambda _name: None
+    )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(gateway.arrive)
         await anyio.wait_all_tasks_blocked()
         tasks.cancel_scope.cancel()
         (arrival,) = mailbox.take_all()
         assert isinstance(arrival, Arrival)
-        arrival.accept(Ticket(1, 0.0, 30.0, mailbox))
+        arrival.accept(Ticket(1, 0.0, 30.0, mailbox, BlockNames(b"tests")))
     assert mailbox.drain() == [Released(1)]
 
 
-async def test_ring_and_slots_answer_that_they_are_off() -> None:
+async def test_slots_answer_that_they_are_off() -> None:
     async with running() as state:
-        ring: Question[object, None] = Question(RestoreCheckpoint(0, 64))
-        slot: Question[object, None] = Question(SaveSlot(0, "session.bin", None))
-        state.system.ring.mailbox.put_nowait(ring)  # type: ignore[arg-type]
-        state.system.slots.mailbox.put_nowait(slot)  # type: ignore[arg-type]
-        with pytest.raises(Unsupported):
-            await ring.wait_answer()
         with pytest.raises(Unsupported) as refused:
-            await slot.wait_answer()
+            await state.system.gateway.act_on_slot(SaveSlot(0, "session.bin", None))
         assert (refused.value.http_status, refused.value.code) == (501, "slot_persistence_disabled")
-    with pytest.raises(ActorStopped):
-        state.system.slots.mailbox.put_nowait(slot)  # type: ignore[arg-type]
+    with pytest.raises(Unavailable):
+        await state.system.gateway.act_on_slot(SaveSlot(0, "session.bin", None))
 
 
 async def test_the_log_of_a_run_replays_and_holds_tokens_only_if_asked() -> None:

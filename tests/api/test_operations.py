@@ -24,7 +24,7 @@ from tests.support.system import TOKENIZER
 
 pytestmark = pytest.mark.asyncio
 
-TWO = SchedulerSettings(lanes=2, max_pending=3)
+TWO = SchedulerSettings(prefix_reuse=False, lanes=2, max_pending=3)
 
 
 async def get(state: Served, path: str) -> Any:

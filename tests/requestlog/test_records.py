@@ -76,7 +76,7 @@ def test_the_request_object_has_the_listed_members() -> None:
 
 
 def test_a_finished_request() -> None:
-    finished = Finished(FinishReason.STOP_STRING, Usage(10, 4, 6, 2), 3, 101.0, 102.0, 104.0)
+    finished = Finished(FinishReason.STOP_STRING, Usage(10, 4, 6, 2), 3, 101.0, 102.0, 104.0, way="append_frontier")
     record = cast("dict[str, Any]", records.request_done(FACTS, PREPARED, finished, 100.0, 105.0))
     assert record["result"]["finish_reason"] == "stop_string"
     assert record["result"]["computed_prefill_tokens"] == 6

@@ -106,7 +106,7 @@ async def served(
             artifact=Path("tiny.ninfer"),
             http=http or HttpSettings(),
             generation=service.generation,
-            scheduler=scheduler or SchedulerSettings(),
+            scheduler=scheduler or SchedulerSettings(prefix_reuse=False),  # what is reused has tests of its own
         )
         operations = Operations(settings, service.model, service.observed, lambda: FACTS)
         try:

@@ -83,7 +83,10 @@ async def running(
     engine = engine if engine is not None else FakeEngine(echo)
     builder = builder if builder is not None else FakeBuilder(engine)
     log = log if log is not None else EventLog(None)
-    system = System(settings or SchedulerSettings(), builder, TOKENIZER, log, unix_time=lambda: 1_790_000_000.0)
+    # What is reused has tests of its own: here every request is read anew.
+    system = System(
+        settings or SchedulerSettings(prefix_reuse=False), builder, TOKENIZER, log, unix_time=lambda: 1_790_000_000.0
+    )
     state = Running(system, engine, builder)
 
     def on_listen() -> None:
