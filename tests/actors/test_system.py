@@ -11,7 +11,17 @@ import pytest
 from ninfer.actors.engine import MemoryCheck
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Arrival, Gateway, SchedulerMessage, Ticket
-from ninfer.actors.messages import Admitted, Failed, Finished, PrefillProgress, SaveSlot
+from ninfer.actors.messages import (
+    Admitted,
+    DescribeSlots,
+    Failed,
+    Finished,
+    PrefillProgress,
+    SaveSlot,
+    SlotMessage,
+    SlotOutcome,
+    SlotView,
+)
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.config import SchedulerSettings
 from ninfer.errors import (
@@ -343,9 +353,9 @@ async def test_a_broken_rule_answers_everybody_and_ends_the_process() -> None:
 async def test_an_arrival_whose_client_left_before_the_answer_gives_its_place_back() -> None:
     mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", 8)
     statistics = Scheduler(SchedulerSettings()).statistics
-    gateway = Gateway(
-        mailbox, lambda: Lifecycle.SERVING, statistics, Mailbox("slots", 1), Mailbox("ring", 1), lambda _name: None
-    )
+    slots: Mailbox[Question[SlotMessage, SlotOutcome]] = Mailbox("slots", 1)
+    ring: Mailbox[Question[DescribeSlots, tuple[SlotView, ...]]] = Mailbox("ring", 1)
+    gateway = Gateway(mailbox, lambda: Lifecycle.SERVING, statistics, slots, ring, lambda _name: None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(gateway.arrive)
         await anyio.wait_all_tasks_blocked()
@@ -354,6 +364,7 @@ async def test_an_arrival_whose_client_left_before_the_answer_gives_its_place_ba
         assert isinstance(arrival, Arrival)
         arrival.accept(Ticket(1, 0.0, 30.0, mailbox, BlockNames(b"tests")))
     assert mailbox.drain() == [Released(1)]
+    assert slots.drain() == ring.drain() == []
 
 
 async def test_slots_answer_that_they_are_off() -> None:
