@@ -97,7 +97,7 @@ class Slots:
         node = self._state_of(lane)
         pages = [step.page for step in path_to(node)]
         # A file has to hold the state of the block in which the session ends (15.4).
-        ends_here = session.executed - node.depth * PAGE_TOKENS < PAGE_TOKENS
+        ends_here = session.executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS
         image = node.image
         capture = ends_here and image is None and node.depth > 0
         if capture and None not in pages:

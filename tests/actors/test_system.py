@@ -23,6 +23,7 @@ from ninfer.actors.messages import (
     SlotView,
 )
 from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.runtime.question import Question
 from ninfer.config import SchedulerSettings
 from ninfer.errors import (
     EngineFailure,

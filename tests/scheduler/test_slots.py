@@ -109,12 +109,17 @@ def test_what_cannot_be_saved_is_refused() -> None:
 
 
 def test_a_session_whose_state_is_nowhere_is_not_saved() -> None:
-    server = Driver(images=1, folds_late=True, steps_ahead=0)
-    server.say(text(127), limit=2)  # a row has filled the second block, whose state is not written yet
-    assert refused(server, 0, "save") == "slot_save_failed"
     server = Driver(images=0)
     server.say(text(200))
     assert refused(server, 0, "save") == "slot_save_failed"
+
+
+def test_a_block_that_is_folded_late_is_read_again_after_a_restore() -> None:
+    server = Driver(images=1, folds_late=True, steps_ahead=0)
+    server.say(text(127), limit=2)  # a row has filled the second block, whose state is not written yet
+    (order,) = server.slot(0, "save")
+    assert isinstance(order, cmd.ReadSession)
+    assert (order.tokens, order.executed, order.state) == (129, 128, 64)
 
 
 def test_a_state_behind_the_end_of_the_session_is_not_saved() -> None:
