@@ -401,7 +401,9 @@ def _images(values: Mapping[str, Any], lanes: int) -> int:
 
 
 def _kv_capacity(values: Mapping[str, Any], max_context: int, lanes: int) -> int | None:
-    capacity: int | None = values.get("--kv-capacity", max_context)
+    # Pages of the scripted engine cost nothing: unless somebody wants them scarce, there are enough for all lanes.
+    default = None if values.get("--engine") == "scripted" else max_context
+    capacity: int | None = values.get("--kv-capacity", default)
     if capacity is None:
         return None
     if capacity < max_context:

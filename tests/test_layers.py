@@ -20,6 +20,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.config": (STDLIB_ROW, frozenset()),
     "ninfer.scheduler": ((*STDLIB_ROW, "ninfer.scheduler"), frozenset()),
     "ninfer.text": ((*STDLIB_ROW, "ninfer.text"), frozenset({"tokenizers", "jinja2"})),
+    "ninfer.constraints": ((*STDLIB_ROW, "ninfer.constraints", "ninfer.text"), frozenset({"llguidance"})),
     "ninfer.artifact": (
         (*STDLIB_ROW, "ninfer.artifact", "ninfer.text"),
         frozenset({"numpy", "safetensors", "rich", "ml_dtypes"}),

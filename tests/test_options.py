@@ -154,6 +154,12 @@ def test_automatic_capacity_and_page_rounding() -> None:
     assert parse(["--max-context=100", "--max-concurrency=2"]).engine.kv_capacity_tokens == 128
 
 
+def test_the_scripted_engine_has_pages_for_all_lanes_unless_told_otherwise() -> None:
+    scripted = ["--engine", "scripted", "--script", "s", "--max-concurrency", "4"]
+    assert parse(scripted).engine.kv_capacity_tokens is None
+    assert parse([*scripted, "--kv-capacity", "8192"]).engine.kv_capacity_tokens == 8192
+
+
 def test_the_key_is_never_shown() -> None:
     assert redacted(["--api-key", "s3cret", "--api-key=s3cret"]) == (
         "--api-key",

@@ -1,0 +1,178 @@
+"""Which ids may come next in one request (serving spec, 6.2 and 10.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+
+from llguidance import LLMatcher
+
+from ninfer.constraints.vocabulary import Vocabulary, marker_progress
+from ninfer.errors import NinferError
+
+EARLY_CLOSE = (
+    "\n\n Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+    "</think>\n\n"
+)
+
+
+class DeadEnd(NinferError):
+    """From here on no id is legal, and the answer is not complete."""
+
+    code = "constraint_dead_end"
+
+    def __init__(self) -> None:
+        super().__init__("The output constraint leaves no token to go on with.")
+
+
+class Stage(Enum):
+    """Where the output of a request stands."""
+
+    THINKING = auto()  # thinking is open; all but the end of the turn is free
+    CLOSING = auto()  # what stands between the thinking and the answer is still being written
+    ANSWER = auto()  # the grammar has the word
+    ENDED = auto()  # a stop id has been drawn
+
+
+class Branch(StrEnum):
+    """What the answer is."""
+
+    UNDECIDED = "undecided"
+    CONTENT = "content"
+    TOOLS = "tools"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What of a request the matcher has to know.
+
+    opens_think      the prompt ends inside an open think block
+    prefix           what of the answer stands in the prompt already
+    thinking_budget  most ids of thinking, >= 1; None for no limit
+    max_tokens       most ids of output, which may leave no room for a budget
+    """
+
+    opens_think: bool = False
+    prefix: str = ""
+    thinking_budget: int | None = None
+    max_tokens: int = 1 << 31
+
+
+def effective_budget(budget: int, producible: int, suffix: int) -> int | None:
+    """The limit that leaves room to close the thinking, None where there is no such room (10.4).
+
+    suffix   ids of the text that closes it, and one
+    """
+    if producible <= budget or producible - budget >= suffix:
+        return budget
+    return producible - suffix if producible > suffix else None
+
+
+class Matcher:
+    """Walks with the ids of one request. Not for two threads at a time; its work may take milliseconds.
+
+    grammar   the state at the start of the answer, owned from here on; None for an answer that is free
+    branch    what the answer can be before its first id
+    """
+
+    def __init__(
+        self, vocabulary: Vocabulary, grammar: LLMatcher | None, reading: Reading, branch: Branch = Branch.CONTENT
+    ) -> None:
+        self._vocabulary = vocabulary
+        self._grammar = grammar
+        self._forced: list[int] = []
+        self._matched = 0
+        self._thought = 0
+        self._early_close: Sequence[int] = ()
+        self._budget: int | None = None
+        self.branch = branch
+        self._legal_bits = vocabulary.ordinary_bits
+        if branch is not Branch.CONTENT:
+            self._legal_bits |= vocabulary.markup_bits
+        self.stage = Stage.THINKING if reading.opens_think else Stage.ANSWER
+        if reading.opens_think and reading.thinking_budget is not None:
+            self._early_close = vocabulary.tokenizer.encode_with_control(EARLY_CLOSE)
+            self._budget = effective_budget(reading.thinking_budget, reading.max_tokens, len(self._early_close) + 1)
+        if reading.prefix and grammar is not None:
+            self._consume(vocabulary.tokenizer.encode(reading.prefix))
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the answer is complete as it stands."""
+        if self.stage is Stage.ANSWER:
+            return self._grammar is None or self._grammar.is_accepting()
+        return self.stage is Stage.ENDED
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is held to anything any more."""
+        return self.stage is Stage.ENDED or (self.stage is Stage.ANSWER and self._grammar is None)
+
+    def advance(self, token_ids: Iterable[int]) -> None:
+        """Take ids that were drawn under the masks, in order; raises DeadEnd."""
+        for token_id in token_ids:
+            match self.stage:
+                case Stage.THINKING:
+                    self._think(token_id)
+                case Stage.CLOSING:
+                    if token_id != self._forced.pop(0):
+                        raise DeadEnd
+                    if not self._forced:
+                        self.stage = Stage.ANSWER
+                case Stage.ANSWER:
+                    if token_id in self._vocabulary.stop_ids:
+                        self.stage = Stage.ENDED
+                    else:
+                        self._answer(token_id)
+                case Stage.ENDED:
+                    return
+
+    def mask(self) -> bytes | None:
+        """The legal ids as little-endian 32-bit words, bit `id % 32` of word `id // 32`; None if all are.
+
+        Raises DeadEnd if none is.
+        """
+        vocabulary = self._vocabulary
+        if self.stage is Stage.THINKING:
+            return vocabulary.thinking_mask(self._matched)
+        if self.stage is Stage.CLOSING:
+            return vocabulary.only(self._forced[0])
+        if self._grammar is None or self.stage is Stage.ENDED:
+            return None
+        found = self._grammar.compute_bitmask()
+        if self._grammar.is_error():
+            raise DeadEnd
+        bits = int.from_bytes(found, "little") & self._legal_bits
+        if self._grammar.is_accepting():
+            bits |= vocabulary.stop_bits
+        if not bits:
+            raise DeadEnd
+        return bits.to_bytes(vocabulary.words * 4, "little")
+
+    def _think(self, token_id: int) -> None:
+        vocabulary = self._vocabulary
+        if token_id == vocabulary.close_id:
+            self._force(vocabulary.after_close)
+            return
+        self._thought += 1
+        self._matched = marker_progress(self._matched, vocabulary.tokenizer.text_bytes(token_id))
+        if self._budget is not None and self._thought >= self._budget:
+            self._force(self._early_close)
+
+    def _answer(self, token_id: int) -> None:
+        if token_id == self._vocabulary.call_id:
+            self.branch = Branch.TOOLS
+        elif self.branch is Branch.UNDECIDED:
+            self.branch = Branch.CONTENT
+        if self._grammar is not None:
+            self._consume((token_id,))
+
+    def _force(self, token_ids: Sequence[int]) -> None:
+        self._forced = list(token_ids)
+        self.stage = Stage.CLOSING if token_ids else Stage.ANSWER
+
+    def _consume(self, token_ids: Sequence[int]) -> None:
+        assert self._grammar is not None
+        if self._grammar.try_consume_tokens(list(token_ids)) != len(token_ids):
+            raise DeadEnd
