@@ -449,8 +449,20 @@ class Scheduler:
             idle = [lane for lane, state in enumerate(self.lanes) if state in (LaneState.EMPTY, LaneState.RETAINED)]
             self._may_admit = bool(idle) and self._admit_one(idle)
 
+    def _comes_back(self, request: Request) -> bool:
+        """Whether a lane that is about to be idle holds the beginning of its prompt: it waits the step that this takes.
+
+        A client's next turn often arrives while a row behind the last token of its answer is still in flight.
+        """
+        if not self.settings.prefix_reuse or not self.holdings.trusted:
+            return False
+        leaving = (other for other in self.requests.values() if other.state in VACATING)
+        return any(other.blocks[:1] == request.blocks[:1] != [] for other in leaving)
+
     def _admit_one(self, idle: list[int]) -> bool:
         head, *others = candidates(self._queue, self._now)
+        if self._comes_back(head):
+            return False
         for request in (head, *others):
             lane = self.holdings.admit(request, idle, head=request is head)
             if lane is not None:

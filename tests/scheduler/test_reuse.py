@@ -452,3 +452,17 @@ def test_shared_states_are_limited_in_number() -> None:
     assert len(shared) == 2
     assert server.reused(server.say(bases[1] + text(99, 2)))[1:] == ("fork_shared_prefix", 256)
     assert server.reused(server.say(bases[0] + text(99, 3)))[1:] == ("full_reset", 0)
+
+
+def test_the_next_turn_waits_for_the_row_behind_the_last_token() -> None:
+    server = Driver(lanes=2, images=4, steps_ahead=1)
+    prompt = text(200)
+    first = server.ask(prompt, limit=9)
+    while server.machine.requests[first].drawn < 3:
+        server.land()
+    server.send(ev.StopStringFound(first))
+    assert LaneState.VACATING in server.machine.lanes
+    server.ask(prompt, limit=1)
+    assert server.machine.lanes == [LaneState.VACATING, LaneState.EMPTY]
+    server.run()
+    assert server.machine.lanes == [LaneState.RETAINED, LaneState.EMPTY]
