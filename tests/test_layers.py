@@ -57,6 +57,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
             "ninfer.api",
             "ninfer.actors.messages",
             "ninfer.actors.gateway",
+            "ninfer.constraints",
             "ninfer.requestlog",
             "ninfer.text",
             "ninfer.ledger",

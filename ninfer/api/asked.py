@@ -9,6 +9,7 @@ from ninfer.api.conversation import Conversation
 from ninfer.api.presets import SamplingRequest
 from ninfer.api.thinking import ThinkingRequest
 from ninfer.api.tools import Tools
+from ninfer.constraints.constraint import Constraint
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Asked:
     return_progress      whether the client wants to see how much of the prompt has been read
     priority             lower goes first
     preserve_is_changed  whether old reasoning is treated otherwise than in the response that is continued
+    constraint           what the answer is held to
+    thinking_budget      most tokens of thinking, >= 1
     """
 
     api: ClassVar[Api]
@@ -64,3 +67,5 @@ class Asked:
     cache_key: str | None = None
     priority: int = 0
     preserve_is_changed: bool = False
+    constraint: Constraint | None = None
+    thinking_budget: int | None = None

@@ -9,13 +9,13 @@ from ninfer.api.asked import CHAT, PRIORITY_MAX, Api, Asked
 from ninfer.api.common_fields import (
     TOKENS_MAX,
     check_cache_hints,
-    check_extensions,
-    check_thinking_budget,
+    check_graft,
     metadata,
     model_name,
-    not_yet,
+    thinking_budget,
     thinking_fields,
 )
+from ninfer.api.constraints import answer_of, constraint_of, openai_format, structured_outputs
 from ninfer.api.conversation import parse_conversation
 from ninfer.api.fields import Object, array, boolean, integer, mapping, refusal, text, word, wrong
 from ninfer.api.openai_fields import (
@@ -49,13 +49,15 @@ def parse_chat(source: Object) -> ChatRequest:
     _check_hints(source)
     options = mapping(source, "stream_options") or {}
     limits = [integer(source, name, 0, TOKENS_MAX) for name in ("max_completion_tokens", "max_tokens")]
+    answer = answer_of(openai_format(source, "response_format", "json_schema"), structured_outputs(source))
+    tools, stops, ignore_eos = parse_tools(source), stop_strings(source), boolean(source, "ignore_eos") or False
     return ChatRequest(
         model=model,
         conversation=conversation,
-        tools=parse_tools(source),
+        tools=tools,
         max_tokens=limits[0] if limits[0] is not None else limits[1],
         sampling=sampling_fields(source),
-        stops=stop_strings(source),
+        stops=stops,
         stream=boolean(source, "stream") or False,
         include_usage=boolean(options, "include_usage", "stream_options.include_usage") or False,
         thinking=thinking_fields(
@@ -63,11 +65,13 @@ def parse_chat(source: Object) -> ChatRequest:
             ("enable_thinking", boolean(source, "enable_thinking")),
             ("reasoning_effort", word(source, "reasoning_effort", EFFORT_WORDS)),
         ),
-        ignore_eos=boolean(source, "ignore_eos") or False,
+        ignore_eos=ignore_eos,
         timings_per_token=boolean(source, "timings_per_token") or False,
         return_progress=boolean(source, "return_progress") or False,
         priority=integer(source, "priority", -PRIORITY_MAX, PRIORITY_MAX) or 0,
         cache_key=text(source, "prompt_cache_key"),
+        constraint=constraint_of(answer, tools, stops, stops_field="stop", ignore_eos=ignore_eos),
+        thinking_budget=thinking_budget(source),
     )
 
 
@@ -103,21 +107,7 @@ def _check_unsupported(source: Object) -> None:
         if source.get(name) is not None and not (name == "grammar" and source[name] == ""):
             message = f"{name} is not supported; the field for constraints is structured_outputs"
             raise refusal("parameter_not_supported", message, name)
-    _check_unbuilt(source)
-
-
-def _check_unbuilt(source: Object) -> None:
-    """Fields of the contract whose effect this version does not have yet."""
-    output = mapping(source, "response_format")
-    if output is not None:
-        kind = text(output, "type", "response_format.type")
-        if kind in ("json_object", "json_schema"):
-            raise not_yet("response_format")
-        if kind != "text":
-            message = "response_format.type must be 'text', 'json_object' or 'json_schema'"
-            raise refusal("response_format_not_supported", message, "response_format.type")
-    check_extensions(source)
-    check_thinking_budget(source)
+    check_graft(source)
 
 
 def _check_hints(source: Object) -> None:

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from ninfer.api.fields import Object, boolean, integer, mapping, refusal, text, word, wrong
 from ninfer.api.thinking import EFFORT_WORDS, ThinkingRequest
-from ninfer.errors import RequestRejected
 
 TOKENS_MAX = (1 << 31) - 1
 V = TypeVar("V")
@@ -50,24 +49,16 @@ def _agreed(name: str, above: V | None, option: str, inside: V | None) -> V | No
     return above if above is not None else inside
 
 
-def not_yet(name: str) -> RequestRejected:
-    """The refusal of a field of the contract whose effect this version does not have."""
-    return refusal("parameter_not_supported", f"{name} is not supported by this version yet", name)
-
-
-def check_extensions(source: Object) -> None:
-    """Fields of ours that all protocols have, and whose effect this version does not have."""
-    if source.get("structured_outputs") is not None:
-        raise not_yet("structured_outputs")
+def check_graft(source: Object) -> None:
+    """No grafts exist."""
     graft = text(source, "graft")
     if graft is not None:
         raise refusal("unknown_graft", f"there is no graft '{graft}'", "graft")
 
 
-def check_thinking_budget(source: Object) -> None:
-    """The ``thinking_budget`` of Chat and Responses, whose effect this version does not have."""
-    if integer(source, "thinking_budget", 1) is not None:
-        raise not_yet("thinking_budget")
+def thinking_budget(source: Object) -> int | None:
+    """The ``thinking_budget`` of Chat and Responses: most tokens of thinking."""
+    return integer(source, "thinking_budget", 1, TOKENS_MAX)
 
 
 def metadata(source: Object) -> Mapping[str, str]:

@@ -7,12 +7,14 @@ from typing import ClassVar
 
 from ninfer.api.asked import MESSAGES, Api, Asked
 from ninfer.api.cache_control import check_cache_control
-from ninfer.api.common_fields import TOKENS_MAX, check_extensions, model_name, not_yet, thinking_fields
+from ninfer.api.common_fields import TOKENS_MAX, check_graft, model_name, thinking_fields
+from ninfer.api.constraints import answer_of, constraint_of, messages_format, structured_outputs
 from ninfer.api.fields import Object, array, boolean, integer, mapping, number, refusal, text, word, wrong
 from ninfer.api.messages_conversation import parse_messages_conversation
 from ninfer.api.messages_tools import parse_messages_tools
 from ninfer.api.presets import SamplingRequest
 from ninfer.api.thinking import ThinkingRequest
+from ninfer.constraints.constraint import Answer
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 BUDGET_MIN = 1024
@@ -22,14 +24,9 @@ STOPS_MAX = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesRequest(Asked):
-    """A Messages request; see :class:`Asked`.
-
-    thinking_budget   most tokens of thinking that the client wants; this version does not enforce it
-    """
+    """A Messages request; see :class:`Asked`."""
 
     api: ClassVar[Api] = MESSAGES
-
-    thinking_budget: int | None
 
 
 def parse_messages(source: Object) -> MessagesRequest:
@@ -40,21 +37,23 @@ def parse_messages(source: Object) -> MessagesRequest:
         raise wrong("max_tokens", "an integer above 0")
     thinking, budget = _thinking(source, max_tokens)
     _check_unsupported(source)
+    tools, stops, answer = parse_messages_tools(source), _stops(source), _answer(source)
     return MessagesRequest(
         model=model,
         conversation=parse_messages_conversation(source),
-        tools=parse_messages_tools(source),
+        tools=tools,
         max_tokens=max_tokens,
         sampling=SamplingRequest(
             temperature=number(source, "temperature", 0, 2),
             top_p=number(source, "top_p", 0, 1),
             top_k=integer(source, "top_k", -1),
         ),
-        stops=_stops(source),
+        stops=stops,
         stops_in_reasoning=False,
         stream=boolean(source, "stream") or False,
         thinking=thinking,
         thinking_budget=budget,
+        constraint=constraint_of(answer, tools, stops, stops_field="stop_sequences"),
     )
 
 
@@ -63,6 +62,7 @@ def parse_count(source: Object) -> MessagesRequest:
     model = model_name(source)
     thinking, budget = _thinking(source, None)
     _check_unsupported(source)
+    _answer(source)
     return MessagesRequest(
         model=model,
         conversation=parse_messages_conversation(source),
@@ -72,6 +72,10 @@ def parse_count(source: Object) -> MessagesRequest:
         thinking=thinking,
         thinking_budget=budget,
     )
+
+
+def _answer(source: Object) -> Answer | None:
+    return answer_of(messages_format(mapping(source, "output_config") or {}), structured_outputs(source))
 
 
 def _stops(source: Object) -> tuple[str, ...]:
@@ -90,8 +94,6 @@ def _stops(source: Object) -> tuple[str, ...]:
 def _thinking(source: Object, max_tokens: int | None) -> tuple[ThinkingRequest, int | None]:
     options = mapping(source, "output_config") or {}
     for name, value in options.items():
-        if name == "format" and value is not None:
-            raise not_yet("output_config.format")
         if value is not None and name not in ("effort", "format"):
             param = f"output_config.{name}"
             raise refusal("output_config_option_not_supported", f"{param} is not supported", param)
@@ -126,4 +128,4 @@ def _check_unsupported(source: Object) -> None:
             raise refusal("parameter_not_supported", f"{name} is not supported", name)
     check_cache_control(source)
     mapping(source, "metadata")
-    check_extensions(source)
+    check_graft(source)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 
 from ninfer.api.cache_control import check_cache_control
-from ninfer.api.fields import Object, array, boolean, mapping, refusal, text, word, wrong
-from ninfer.api.tools import Tools, forced_choice, needs_constraints
+from ninfer.api.fields import Object, array, boolean, mapping, refusal, text, wrong
+from ninfer.api.tools import AUTO, NONE, Choice, Tools, forced_choice, structure_of
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
-_FREE = {"auto": "auto", "none": "none"}
+_FREE = {"auto": AUTO, "none": NONE}
 
 
 def parse_messages_tools(source: Object) -> Tools:
     """The tools of a Messages request in the nested Chat form; raises RequestRejected."""
     declarations: dict[str, Object] = {}
     dropped: dict[str, str] = {}
+    places: dict[str, str] = {}
+    strict: set[str] = set()
     for n, entry in enumerate(array(source, "tools") or ()):
         where = f"tools[{n}]"
         if not isinstance(entry, dict):
@@ -28,10 +30,20 @@ def parse_messages_tools(source: Object) -> Tools:
         if name in declarations:
             raise refusal("invalid_value", f"two tools have the name '{name}'", f"{where}.name")
         declarations[name] = _declaration(entry, name, where)
-    if word(source, "tool_constraints", ("basic", "auto")) == "basic" and declarations:
-        raise needs_constraints("tool_constraints", "tool_constraints: 'basic'")
+        places[name] = f"{where}.input_schema"
+        if boolean(entry, "strict", f"{where}.strict"):
+            strict.add(name)
     choice, one_call = _choice(source, tuple(declarations), tuple(dropped))
-    return Tools(tuple(declarations.values()), tuple(dropped.values()), choice, one_call)
+    return Tools(
+        tuple(declarations.values()),
+        tuple(dropped.values()),
+        choice.kind,
+        one_call,
+        choice.allowed,
+        frozenset(strict),
+        places,
+        structure_of(source),
+    )
 
 
 def _name(entry: Object, where: str) -> str:
@@ -50,25 +62,22 @@ def _declaration(entry: Object, name: str, where: str) -> Object:
         function["description"] = description
     schema = mapping(entry, "input_schema", f"{where}.input_schema")
     function["parameters"] = schema if schema is not None else {"type": "object", "properties": {}}
-    strict = boolean(entry, "strict", f"{where}.strict")
-    if strict:
-        raise needs_constraints(f"{where}.strict", "strict: true")
     return {"type": "function", "function": function}
 
 
-def _choice(source: Object, declared: tuple[str, ...], dropped: tuple[str, ...]) -> tuple[str, bool]:
+def _choice(source: Object, declared: tuple[str, ...], dropped: tuple[str, ...]) -> tuple[Choice, bool]:
     choice = mapping(source, "tool_choice")
     if choice is None:
-        return "auto", False
+        return AUTO, False
     one_call = boolean(choice, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use") or False
     kind = text(choice, "type", "tool_choice.type")
     if kind in _FREE:
         return _FREE[kind], one_call
     if kind == "any":
-        raise forced_choice(None, declared, dropped)
+        return forced_choice(None, declared, dropped), one_call
     if kind == "tool":
         name = text(choice, "name", "tool_choice.name")
         if not name:
             raise wrong("tool_choice.name", "a non-empty string")
-        raise forced_choice(name, declared, dropped)
+        return forced_choice(name, declared, dropped), one_call
     raise refusal("tool_choice_not_supported", "tool_choice.type must be auto, any, tool or none", "tool_choice.type")

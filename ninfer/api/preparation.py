@@ -12,6 +12,7 @@ from ninfer.api.fields import refusal
 from ninfer.api.presets import Preset, Presets, resolve_sampling
 from ninfer.api.thinking import Thinking, resolve_thinking
 from ninfer.config import GenerationSettings
+from ninfer.constraints.constraint import Calls, Constraint
 from ninfer.text.boundaries import marks_of, turns_of
 from ninfer.text.prompt import RenderedPrompt
 from ninfer.text.template import ChatTemplate
@@ -99,8 +100,19 @@ def render(asked: Asked, thinking: Thinking, model: Model) -> Rendered:
     return Rendered(prompt, tuple(ids), tuple(starts))
 
 
+def _at_most_one(constraint: Constraint) -> Calls | None:
+    """The calls of a constraint that asks for nothing but at most one: the answer drops those behind the first."""
+    calls = constraint.calls
+    if calls is None or calls.forced or not calls.most_one or any(tool.strict for tool in calls.tools):
+        return None
+    return calls
+
+
 def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSettings) -> GenerationRequest:
     """Render and tokenise; raises RequestRejected (`invalid_prompt`, `context_length_exceeded`)."""
+    if asked.constraint is not None and asked.constraint != Constraint(calls=_at_most_one(asked.constraint)):
+        message = "this version has no constrained output yet: JSON formats, grammars and forced or strict tool calls"
+        raise refusal("parameter_not_supported", message)
     rendered = render(asked, thinking, model)
     prompt, prompt_ids = rendered.prompt, rendered.ids
     if len(prompt_ids) > model.max_context_tokens:

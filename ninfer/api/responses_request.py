@@ -10,13 +10,13 @@ from ninfer.api.asked import PRIORITY_MAX, RESPONSES, Api, Asked
 from ninfer.api.common_fields import (
     TOKENS_MAX,
     check_cache_hints,
-    check_extensions,
-    check_thinking_budget,
+    check_graft,
     metadata,
     model_name,
-    not_yet,
+    thinking_budget,
     thinking_fields,
 )
+from ninfer.api.constraints import answer_of, constraint_of, openai_format, structured_outputs
 from ninfer.api.fields import Object, array, boolean, integer, mapping, number, refusal, text, word, wrong
 from ninfer.api.presets import SamplingRequest
 from ninfer.api.responses_conversation import conversation_of, has_query
@@ -101,6 +101,7 @@ def _parse(source: Object, store: ResponseStore, known: Collection[str]) -> Resp
     if parent is not None and thinking.preserve is None:
         thinking = replace(thinking, preserve=parent.preserve)
     declared = parse_responses_tools(source)
+    json = openai_format(mapping(source, "text") or {}, "text.format", None)
     return ResponsesRequest(
         model=model,
         conversation=conversation_of(instructions, items, len(input_items)),
@@ -120,6 +121,8 @@ def _parse(source: Object, store: ResponseStore, known: Collection[str]) -> Resp
         input_items=input_items,
         items=items,
         preserve_is_changed=is_changed,
+        constraint=constraint_of(answer_of(json, structured_outputs(source)), declared.tools, (), stops_field="stop"),
+        thinking_budget=thinking_budget(source),
         declared=declared,
         store=boolean(source, "store") is not False,
         metadata=metadata(source),
@@ -164,8 +167,7 @@ def _thinking(source: Object) -> ThinkingRequest:
 def _check_unsupported(source: Object) -> None:
     """Fields of class X: what they ask for is refused, their harmless values pass."""
     _check_text(mapping(source, "text") or {})
-    check_extensions(source)
-    check_thinking_budget(source)
+    check_graft(source)
     tier = text(source, "service_tier")
     if tier not in (None, "auto", "default"):
         raise refusal("service_tier_not_supported", "service_tier must be 'auto' or 'default'", "service_tier")
@@ -195,13 +197,6 @@ def _check_text(options: Object) -> None:
             param = f"text.{name}"
             raise refusal("text_option_not_supported", f"{param} is not supported", param)
     word(options, "verbosity", ("low", "medium", "high"), "text.verbosity")
-    output = mapping(options, "format", "text.format")
-    kind = text(output, "type", "text.format.type") if output is not None else "text"
-    if kind in ("json_object", "json_schema"):
-        raise not_yet("text.format")
-    if kind != "text":
-        message = "text.format.type must be 'text', 'json_object' or 'json_schema'"
-        raise refusal("response_format_not_supported", message, "text.format.type")
 
 
 def _check_hints(source: Object) -> None:

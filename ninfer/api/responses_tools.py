@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ninfer.api.fields import Object, array, boolean, mapping, refusal, text, word, wrong
-from ninfer.api.tools import Tools, allowed_names, forced_choice, needs_constraints
+from ninfer.api.fields import Object, array, boolean, mapping, refusal, text, wrong
+from ninfer.api.tools import AUTO, NONE, Choice, Tools, allowed_names, forced_choice, structure_of
 
 CUSTOM_PARAMETER = "input"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -63,14 +63,19 @@ def parse_responses_tools(source: Object) -> ResponsesTools:
     """The tools of a Responses request; raises RequestRejected."""
     reader = _Reader()
     wire = [flat for n, entry in enumerate(array(source, "tools") or ()) for flat in reader.read(entry, f"tools[{n}]")]
-    declared = tuple(reader.declarations)
-    if word(source, "tool_constraints", ("basic", "auto")) == "basic" and declared:
-        raise needs_constraints("tool_constraints", "tool_constraints: 'basic'")
-    one_call = boolean(source, "parallel_tool_calls") is False
-    choice = source.get("tool_choice")
-    kind, allowed = _choice(choice, reader)
-    tools = Tools(tuple(reader.declarations.values()), tuple(reader.dropped), kind, one_call, allowed)
-    return ResponsesTools(tools, reader.targets, tuple(wire), choice if allowed is not None else kind)
+    choice = _choice(source.get("tool_choice"), reader)
+    tools = Tools(
+        tuple(reader.declarations.values()),
+        tuple(reader.dropped),
+        choice.kind,
+        choice.is_one or boolean(source, "parallel_tool_calls") is False,
+        choice.allowed,
+        frozenset(reader.strict),
+        reader.places,
+        structure_of(source),
+    )
+    echoed = source.get("tool_choice") if choice.allowed is not None else choice.kind
+    return ResponsesTools(tools, reader.targets, tuple(wire), echoed)
 
 
 class _Reader:
@@ -80,6 +85,8 @@ class _Reader:
         self.declarations: dict[str, Object] = {}
         self.targets: dict[str, Target] = {}
         self.dropped: list[str] = []
+        self.strict: set[str] = set()
+        self.places: dict[str, str] = {}
 
     def read(self, entry: object, where: str, namespace: str | None = None) -> list[Object]:
         """The canonical form of an entry; of a dropped one nothing."""
@@ -113,11 +120,12 @@ class _Reader:
             self._declare(Target(name, namespace, is_custom=True), description, parameters, where)
             return [_given({"type": kind, "name": name, "description": description, "format": entry.get("format")})]
         parameters = mapping(entry, "parameters", f"{where}.parameters") or {"type": "object", "properties": {}}
-        if boolean(entry, "strict", f"{where}.strict"):
-            raise needs_constraints(f"{where}.strict", "strict: true")
+        is_strict = boolean(entry, "strict", f"{where}.strict") or False
         self._declare(Target(name, namespace), description, parameters, where)
+        if is_strict:
+            self.strict.add(declared_name(namespace, name))
         flat = _given({"type": kind, "name": name, "description": description})
-        return [{**flat, "parameters": parameters, "strict": False}]
+        return [{**flat, "parameters": parameters, "strict": is_strict}]
 
     def _group(self, entry: Object, name: str, description: str | None, where: str) -> list[Object]:
         tools = array(entry, "tools", f"{where}.tools") or ()
@@ -134,33 +142,33 @@ class _Reader:
         function = _given({"name": declared, "description": description, "parameters": parameters})
         self.declarations[declared] = {"type": "function", "function": function}
         self.targets[declared] = target
+        self.places[declared] = f"{where}.parameters"
 
 
 def _given(members: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _choice(choice: object, reader: _Reader) -> tuple[str, frozenset[str] | None]:
-    """`auto` or `none`, and the names that may be called if only some may."""
+def _choice(choice: object, reader: _Reader) -> Choice:
     declared, dropped = tuple(reader.declarations), reader.dropped
     source: Object = choice if isinstance(choice, dict) else {"type": choice if choice is not None else "auto"}
     match source.get("type"):
         case "auto":
-            return "auto", None
+            return AUTO
         case "none":
-            return "none", None
+            return NONE
         case "required":
-            raise forced_choice(None, declared, dropped)
+            return forced_choice(None, declared, dropped)
         case "function" | "custom":
-            raise forced_choice(_chosen(source, "tool_choice"), declared, dropped)
+            return forced_choice(_chosen(source, "tool_choice"), declared, dropped, is_one=True)
         case "allowed_tools":
             entries = array(source, "tools", "tool_choice.tools")
             if entries is None:
                 raise wrong("tool_choice.tools", "an array")
             names = [_chosen(entry, f"tool_choice.tools[{n}]") for n, entry in enumerate(entries)]
-            return "auto", allowed_names(text(source, "mode", "tool_choice.mode"), names, declared, dropped)
+            return allowed_names(text(source, "mode", "tool_choice.mode"), names, declared, dropped)
         case str(kind) if kind in dropped:
-            raise forced_choice(kind, declared, dropped)
+            return forced_choice(kind, declared, dropped)
     message = "tool_choice must be 'auto', 'none', 'required', a function, a custom tool or allowed_tools"
     raise refusal("tool_choice_not_supported", message, "tool_choice")
 

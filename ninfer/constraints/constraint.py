@@ -72,14 +72,10 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the output is held to behind the thinking; with both it is one or the other, and the first byte decides.
-
-    names_place   whether an error about a schema has the place in `param`, or in its message alone
-    """
+    """What the output is held to behind the thinking; with both it is one or the other, and the first byte decides."""
 
     answer: Answer | None = None
     calls: Calls | None = None
-    names_place: bool = True
 
     @property
     def forces_calls(self) -> bool:
@@ -108,10 +104,10 @@ def lark(constraint: Constraint, is_ordinary: Callable[[int], bool]) -> str:
     parts: list[str] = []
     entries: list[str] = []
     if called is not None:
-        parts.append(_calls(called, names_place=constraint.names_place))
+        parts.append(_calls(called))
         entries.append("calls")
     if answer is not None and not constraint.forces_calls:
-        entry, rules = _answer(answer, is_ordinary, names_place=constraint.names_place)
+        entry, rules = _answer(answer, is_ordinary)
         parts.append(rules)
         entries.append(entry)
     elif called is not None and not called.forced:
@@ -120,22 +116,22 @@ def lark(constraint: Constraint, is_ordinary: Callable[[int], bool]) -> str:
     return "".join((_ALL_SPELLINGS, f"start: {' | '.join(entries)}\n", *parts))
 
 
-def _calls(called: Calls, *, names_place: bool) -> str:
+def _calls(called: Calls) -> str:
     for tool in called.tools:  # each alone first, so that an error is known to be of that tool
         try:
             calls.lark((tool,), most_one=True)
         except SchemaError as error:
-            raise error.rejection(tool.where, names_place=names_place) from None
+            raise error.rejection(tool.where) from None
     return calls.lark(called.tools, most_one=called.most_one)
 
 
-def _answer(answer: Answer, is_ordinary: Callable[[int], bool], *, names_place: bool) -> tuple[str, str]:
+def _answer(answer: Answer, is_ordinary: Callable[[int], bool]) -> tuple[str, str]:
     match answer:
         case JsonAnswer(schema, where):
             try:
                 checked = normalised(schema)
             except SchemaError as error:
-                raise error.rejection(where, names_place=names_place) from None
+                raise error.rejection(where) from None
             document: object = {**checked, "x-guidance": _COMPACT} if isinstance(checked, Mapping) else checked
             if document is True:
                 document = {"x-guidance": _COMPACT}

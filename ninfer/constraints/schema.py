@@ -47,11 +47,10 @@ class SchemaError(ValueError):
         self.code = code
         self.pointer = pointer
 
-    def rejection(self, field: str, *, names_place: bool = True) -> RequestRejected:
-        """The refusal of the request; `field` holds the schema. Without `names_place` the message has the place."""
+    def rejection(self, field: str) -> RequestRejected:
+        """The refusal of the request; `field` holds the schema. The message has the place as well (6.3, Messages)."""
         place = field + self.pointer
-        message = f"{self} (at {place})"
-        return RequestRejected(message, code=self.code, param=place if names_place else field)
+        return RequestRejected(f"{self} (at {place})", code=self.code, param=place)
 
 
 def normalised(schema: object) -> object:

@@ -118,8 +118,14 @@ def test_what_agents_send_besides_is_ignored() -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": True}}, None, "thinking.budget_tokens"),
         ({"output_config": {"effort": "minimal"}}, "invalid_value", "output_config.effort"),
         ({"output_config": {"taste": 1}}, "output_config_option_not_supported", "output_config.taste"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "parameter_not_supported", "output_config.format"),
-        ({"structured_outputs": {"regex": "x"}}, "parameter_not_supported", "structured_outputs"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "invalid_json_schema", "output_config.format.schema"),
+        ({"output_config": {"format": {"type": "text"}}}, "response_format_not_supported", "output_config.format.type"),
+        ({"structured_outputs": {"regex": 1}}, None, "structured_outputs.regex"),
+        (
+            {"structured_outputs": {"regex": "x"}, "stop_sequences": ["a"]},
+            "constraint_conflict",
+            "stop_sequences",
+        ),
         ({"graft": "g"}, "unknown_graft", "graft"),
         ({"container": "c"}, "parameter_not_supported", "container"),
         ({"mcp_servers": [{}]}, "parameter_not_supported", "mcp_servers"),
@@ -208,14 +214,7 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
         ({"tools": [tool(input_schema=[])]}, None, "tools[0].input_schema"),
         ({"tools": [tool(description=1)]}, None, "tools[0].description"),
         ({"tools": [tool(), tool()]}, "invalid_value", "tools[1].name"),
-        ({"tools": [tool(strict=True)]}, "parameter_not_supported", "tools[0].strict"),
         ({"tools": [tool(cache_control={"type": "x"})]}, "invalid_value", "tools[0].cache_control.type"),
-        ({"tools": [tool()], "tool_choice": {"type": "any"}}, "parameter_not_supported", "tool_choice"),
-        (
-            {"tools": [tool()], "tool_choice": {"type": "tool", "name": "look"}},
-            "parameter_not_supported",
-            "tool_choice",
-        ),
         ({"tools": [tool()], "tool_choice": {"type": "tool", "name": "x"}}, "invalid_value", "tool_choice"),
         ({"tools": [tool()], "tool_choice": {"type": "tool"}}, None, "tool_choice.name"),
         ({"tools": [tool()], "tool_choice": {"type": "some"}}, "tool_choice_not_supported", "tool_choice.type"),
@@ -227,10 +226,24 @@ SEARCH = {"type": "web_search_20250305", "name": "web_search"}
             "tool_type_not_supported",
             "tool_choice",
         ),
-        ({"tools": [tool()], "tool_constraints": "basic"}, "parameter_not_supported", "tool_constraints"),
     ],
 )
 def test_refusals_of_tools(fields: dict[str, Any], code: str | None, param: str) -> None:
     with pytest.raises(RequestRejected) as caught:
         parse_messages_tools(fields)
     assert (caught.value.code, caught.value.param) == (code, param)
+
+
+@pytest.mark.parametrize(
+    ("choice", "allowed", "one_call"),
+    [
+        ({"type": "any"}, None, False),
+        ({"type": "any", "disable_parallel_tool_use": True}, None, True),
+        ({"type": "tool", "name": "look"}, {"look"}, False),
+    ],
+    ids=str,
+)
+def test_forced_choice(choice: object, allowed: set[str] | None, one_call: bool) -> None:
+    tools = parse_messages_tools({"tools": [tool(strict=True), tool("b")], "tool_choice": choice})
+    assert (tools.choice, tools.allowed, tools.one_call) == ("required", allowed, one_call)
+    assert (set(tools.strict), tools.places["look"]) == ({"look"}, "tools[0].input_schema")

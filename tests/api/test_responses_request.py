@@ -119,10 +119,11 @@ def test_what_agents_send_besides_is_ignored() -> None:
         ),
         ({"text": {"taste": 1}}, "text_option_not_supported", "text.taste"),
         ({"text": {"verbosity": "none"}}, "invalid_value", "text.verbosity"),
-        ({"text": {"format": {"type": "json_object"}}}, "parameter_not_supported", "text.format"),
+        ({"text": {"format": {"type": "json_schema"}}}, "invalid_json_schema", "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}}, None, "text.format.name"),
         ({"text": {"format": {"type": "xml"}}}, "response_format_not_supported", "text.format.type"),
-        ({"structured_outputs": {}}, "parameter_not_supported", "structured_outputs"),
-        ({"thinking_budget": 9}, "parameter_not_supported", "thinking_budget"),
+        ({"structured_outputs": {}}, None, "structured_outputs"),
+        ({"thinking_budget": 0}, None, "thinking_budget"),
         ({"graft": "g"}, "unknown_graft", "graft"),
         ({"service_tier": "flex"}, "service_tier_not_supported", "service_tier"),
         ({"background": True}, "background_not_supported", "background"),
@@ -280,7 +281,6 @@ def test_choices_without_constraints() -> None:
         ({"tools": [function(taste=1)]}, "unknown_parameter", "tools[0].taste"),
         ({"tools": [function(parameters=[])]}, None, "tools[0].parameters"),
         ({"tools": [function(description=1)]}, None, "tools[0].description"),
-        ({"tools": [function(strict=True)]}, "parameter_not_supported", "tools[0].strict"),
         ({"tools": [function(), function()]}, "invalid_value", "tools[1].name"),
         ({"tools": [function(), {"type": "custom", "name": "look"}]}, "invalid_value", "tools[1].name"),
         ({"tools": [{"type": "namespace", "name": "a", "tools": [function(1)]}]}, None, "tools[0].tools[0].name"),
@@ -289,18 +289,11 @@ def test_choices_without_constraints() -> None:
             None,
             "tools[0].tools[0].name",
         ),
-        ({"tools": [function()], "tool_choice": "required"}, "parameter_not_supported", "tool_choice"),
-        ({"tools": [function()], "tool_choice": function()}, "parameter_not_supported", "tool_choice"),
         ({"tools": [function()], "tool_choice": {"type": "allowed_tools"}}, None, "tool_choice.tools"),
         ({"tools": [function()], "tool_choice": allowed("auto", 1)}, None, "tool_choice.tools[0]"),
         ({"tools": [function()], "tool_choice": allowed("auto", function(""))}, None, "tool_choice.tools[0].name"),
         ({"tools": [function()], "tool_choice": allowed("auto", function("x"))}, "invalid_value", "tool_choice"),
         ({"tools": [function()], "tool_choice": allowed("some", function())}, "invalid_value", "tool_choice"),
-        (
-            {"tools": [function()], "tool_choice": allowed("required", function())},
-            "parameter_not_supported",
-            "tool_choice",
-        ),
         ({"tools": [function()], "tool_choice": function("x")}, "invalid_value", "tool_choice"),
         ({"tools": [function()], "tool_choice": {"type": "function"}}, None, "tool_choice.name"),
         ({"tools": [function()], "tool_choice": "some"}, "tool_choice_not_supported", "tool_choice"),
@@ -313,10 +306,21 @@ def test_choices_without_constraints() -> None:
             "tool_type_not_supported",
             "tool_choice",
         ),
-        ({"tools": [function()], "tool_constraints": "basic"}, "parameter_not_supported", "tool_constraints"),
     ],
 )
 def test_refusals_of_tools(fields: dict[str, Any], code: str | None, param: str) -> None:
     with pytest.raises(RequestRejected) as caught:
         parse_responses_tools(fields)
     assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_forced_choice() -> None:
+    fields = {"tools": [function("a", strict=True), function("b")]}
+    required = parse_responses_tools(fields | {"tool_choice": "required"})
+    assert (required.tools.choice, required.tools.allowed, required.choice) == ("required", None, "required")
+    assert (set(required.tools.strict), required.tools.places["b"]) == ({"a"}, "tools[1].parameters")
+    assert [entry["strict"] for entry in required.wire] == [True, False]
+    named = parse_responses_tools(fields | {"tool_choice": function("b")})
+    assert (named.tools.allowed, named.tools.one_call, named.choice) == (frozenset("b"), True, function("b"))
+    some = parse_responses_tools(fields | {"tool_choice": allowed("required", function("a"))})
+    assert (some.tools.choice, some.tools.allowed, some.tools.one_call) == ("required", frozenset("a"), False)

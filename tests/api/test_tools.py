@@ -56,10 +56,6 @@ def test_free_choice(choice: object) -> None:
         ({"tools": [tool(parameters=[])]}, None, "tools[0].function.parameters"),
         ({"tools": [tool(description=1)]}, None, "tools[0].function.description"),
         ({"tools": [tool(), tool()]}, "invalid_value", "tools[1].function.name"),
-        ({"tools": [tool(strict=True)]}, "parameter_not_supported", "tools[0].function.strict"),
-        ({"tools": [tool()], "tool_choice": "required"}, "parameter_not_supported", "tool_choice"),
-        ({"tools": [tool()], "tool_choice": tool()}, "parameter_not_supported", "tool_choice"),
-        ({"tools": [tool()], "tool_choice": {"type": "any"}}, "parameter_not_supported", "tool_choice"),
         ({"tools": [tool()], "tool_choice": tool("other")}, "invalid_value", "tool_choice"),
         ({"tools": [tool()], "tool_choice": tool("")}, None, "tool_choice.function.name"),
         ({"tools": [tool()], "tool_choice": {"type": "function"}}, None, "tool_choice.function.name"),
@@ -83,15 +79,8 @@ def test_free_choice(choice: object) -> None:
         ({"tools": [tool()], "tool_choice": allowed("auto", tools=[{"type": "mcp"}])}, "invalid_value", "tool_choice"),
         ({"tools": [tool()], "tool_choice": allowed("maybe", tools=[tool()])}, "invalid_value", "tool_choice"),
         ({"tools": [tool()], "tool_choice": allowed(None, tools=[tool()])}, "invalid_value", "tool_choice"),
-        (
-            {"tools": [tool()], "tool_choice": allowed("required", tools=[tool()])},
-            "parameter_not_supported",
-            "tool_choice",
-        ),
         ({"tools": [tool()], "tool_choice": "some"}, "tool_choice_not_supported", "tool_choice"),
         ({"tools": [tool()], "tool_choice": 1}, "tool_choice_not_supported", "tool_choice"),
-        ({"tools": [tool()], "parallel_tool_calls": False}, "parameter_not_supported", "parallel_tool_calls"),
-        ({"tools": [tool()], "tool_constraints": "basic"}, "parameter_not_supported", "tool_constraints"),
         ({"tool_constraints": "all"}, "invalid_value", "tool_constraints"),
     ],
 )
@@ -102,7 +91,7 @@ def test_refusals(fields: dict[str, Any], code: str | None, param: str) -> None:
 
 
 def test_hints_without_tools_or_without_effect_pass() -> None:
-    assert parse_tools({"parallel_tool_calls": False, "tool_constraints": "basic"}) == Tools()
+    assert parse_tools({"parallel_tool_calls": False, "tool_constraints": "basic"}).callable == ()
     assert parse_tools({"tools": [tool(strict=False)], "parallel_tool_calls": True, "tool_constraints": "auto"})
 
 
@@ -116,3 +105,25 @@ def test_which_tools_may_be_called() -> None:
     some = parse_tools(fields | {"tool_choice": allowed("auto", tools=[tool("b"), {"type": "mcp"}])})
     assert (some.choice, some.declarations) == ("auto", every.declarations)
     assert some.callable == every.declarations[1:]
+
+
+@pytest.mark.parametrize(
+    ("choice", "allowed_tools", "one_call"),
+    [
+        ("required", None, False),
+        ({"type": "any"}, None, False),
+        (tool("b"), {"b"}, True),
+        (allowed("required", tools=[tool("a")]), {"a"}, False),
+    ],
+    ids=str,
+)
+def test_forced_choice(choice: object, allowed_tools: set[str] | None, one_call: bool) -> None:
+    tools = parse_tools({"tools": [tool("a"), tool("b")], "tool_choice": choice})
+    assert (tools.choice, tools.allowed, tools.one_call) == ("required", allowed_tools, one_call)
+
+
+def test_what_is_asked_of_the_form_of_calls() -> None:
+    fields = {"tools": [{"type": "mcp"}, tool("a", strict=True)], "tool_constraints": "basic"}
+    tools = parse_tools(fields | {"parallel_tool_calls": False})
+    assert (set(tools.strict), tools.structure, tools.one_call) == ({"a"}, "basic", True)
+    assert tools.places == {"a": "tools[1].function.parameters"}

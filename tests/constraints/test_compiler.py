@@ -53,10 +53,9 @@ def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(schema: object
     assert refused(Constraint(JsonAnswer(schema, "text.format.schema"))) == (code, f"text.format.schema{at}")
 
 
-def test_without_a_named_place_the_message_has_it() -> None:
-    with pytest.raises(RequestRejected, match=r"output_config\.format\.schema/type") as error:
-        COMPILER.compile(Constraint(JsonAnswer({"type": 1}, "output_config.format.schema"), names_place=False))
-    assert error.value.param == "output_config.format.schema"
+def test_the_message_has_the_place_as_well() -> None:
+    with pytest.raises(RequestRejected, match=r"\(at output_config\.format\.schema/type\)"):
+        COMPILER.compile(Constraint(JsonAnswer({"type": 1}, "output_config.format.schema")))
 
 
 @pytest.mark.parametrize(
