@@ -96,6 +96,7 @@ class PrefillChunk:
                block: its own, from the request before, or one that `before` restores
     mapping    pages this chunk needs beyond those already mapped; with `setup` those of all positions from 0 on
     sample     True on the chunk that ends the prompt, unless nothing is to be generated: draw the first token
+    mask       ids that may be drawn, see :class:`DecodeRow`; only where a token is drawn
     before     transfers in front of the chunk, in order
     after      transfers behind it and behind the drawing, in order; the result does not wait for them
     """
@@ -108,17 +109,22 @@ class PrefillChunk:
     sample: bool
     before: tuple[Transfer, ...] = ()
     after: tuple[Transfer, ...] = ()
+    mask: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRow:
     """One lane's part of a round. The anchor is the lane's last drawn token, not yet in the cache; its position is
     `position`, which is also the number of positions that are.
+
+    mask   ids that may be drawn, as little-endian 32-bit words: bit ``id % 32`` of word ``id // 32``; None for all.
+           Ids behind its last word may not. At least one id is left
     """
 
     lane: int
     position: int
     mapping: PageMapping
+    mask: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

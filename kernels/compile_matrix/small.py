@@ -70,7 +70,15 @@ def _drawing() -> Iterator[Variant]:
     yield Variant(
         "candidates",
         triton_draw.choose_candidates,
-        {"logits": "fp32", "lanes": "i32", "laws": "fp32", "counts": "i32", "keys": "i64", "faults": "i32"},
+        {
+            "logits": "fp32",
+            "lanes": "i32",
+            "laws": "fp32",
+            "counts": "i32",
+            "masks": "i32",
+            "keys": "i64",
+            "faults": "i32",
+        },
         sizes | {"LAW": LAW_FIELDS},
         warps=warps,
         dependent=False,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ninfer.kernels.sampler.masks import allowed
 from ninfer.kernels.sampler.op import sample
 from ninfer.types import Sampling
 
@@ -31,12 +32,14 @@ class LaneTables:
     stops    [C, 32] int32, -1 where there is none
     counts   [C, V]  int32: generated tokens of the running request
     anchors  [C]     int32: the last drawn token
+    masks    [C, W]  int32, W = :func:`mask_words` of V: ids that may be drawn, at least one of them public
     """
 
     laws: Tensor
     stops: Tensor
     counts: Tensor
     anchors: Tensor
+    masks: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +98,8 @@ def draw(
     for row, lane in enumerate(lanes.tolist()):
         legal = logits[row : row + 1, :public_ids]
         counts = tables.counts[lane : lane + 1, :public_ids]
-        token = int(sample(torch.nan_to_num(legal), counts, [_law(tables.laws[lane])], [float(uniforms[row])]))
+        drawable = torch.nan_to_num(legal).masked_fill(~allowed(tables.masks[lane], public_ids), float("-inf"))
+        token = int(sample(drawable, counts, [_law(tables.laws[lane])], [float(uniforms[row])]))
         stopped = STOPPED if token in tables.stops[lane].tolist() else 0
         fault = 0 if bool(torch.isfinite(legal).all()) else NOT_FINITE
         tables.counts[lane, token] += 1

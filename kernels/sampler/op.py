@@ -55,7 +55,7 @@ def sample(logits: Tensor, counts: Tensor, laws: Sequence[Sampling], uniforms: S
     5  stop before the first j with w_j < min_p * w_0; stop after the first whose running sum >= top_p * W (top_p < 1)
     6  first j whose running share of the kept sum exceeds the uniform number, else the last kept
 
-    logits    [B, V]  fp32, finite
+    logits    [B, V]  fp32, finite, or minus infinity for an id that is not drawn: it is no candidate. One per row is
     counts    [B, V]  int32: generated tokens so far
     laws      B of them
     uniforms  B numbers in [0, 1)

@@ -49,6 +49,6 @@ def _candidates(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The `most` largest values with their ids, in descending order, equal values by ascending id."""
     most = min(most, x.shape[0])
     smallest = torch.topk(x, most).values[-1]
-    ids = (x >= smallest).nonzero().squeeze(-1)
+    ids = ((x >= smallest) & (x > -math.inf)).nonzero().squeeze(-1)
     order = torch.argsort(x[ids], descending=True, stable=True)[:most]
     return ids[order], x[ids[order]]

@@ -18,9 +18,9 @@ WARPS = 4
 MAX_CANDIDATES = tl.constexpr(20)
 
 
-@triton.jit(do_not_specialize=["vocabulary", "public"])
+@triton.jit(do_not_specialize=["vocabulary", "public", "words"])
 def choose_candidates(
-    logits, lanes, laws, counts, keys, faults, vocabulary, public,
+    logits, lanes, laws, counts, masks, keys, faults, vocabulary, public, words,
     LAW: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     """keys[t, program, KEPT]: the best penalised logits of a block."""
@@ -38,6 +38,8 @@ def choose_candidates(
     if (presence != 0.0) | (frequency != 0.0):
         count = tl.load(counts + lane * vocabulary + row, mask=legal, other=0)
         value = value - presence * (count > 0).to(tl.float32) - frequency * count.to(tl.float32)
+    word = tl.load(masks + lane * words + (row >> 5), mask=legal, other=0)
+    legal = legal & (((word >> (row & 31)) & 1) != 0)
     candidates = tl.where(legal, candidate_keys(value, row), LOWEST)
     at = (token * tl.num_programs(0) + block) * KEPT
     tl.store(keys + at + tl.arange(0, KEPT), tl.topk(candidates, KEPT))
@@ -106,7 +108,8 @@ def draw(
     blocks = triton.cdiv(vocabulary, BLOCK)
     first, second = buffers.keys
     choose_candidates[(blocks, tokens)](
-        logits, lanes, tables.laws, tables.counts, first, buffers.faults, vocabulary, public_ids,
+        logits, lanes, tables.laws, tables.counts, tables.masks, first, buffers.faults, vocabulary, public_ids,
+        tables.masks.shape[1],
         LAW=LAW_FIELDS, SIZE=BLOCK, KEPT=KEEP, num_warps=WARPS,
     )  # fmt: skip
     keys, spare, count = first, second, blocks * KEEP

@@ -25,6 +25,7 @@ from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.low_bit_linear.chunk_route import warm_up_lengths
 from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
+from ninfer.kernels.sampler.masks import mask_row
 from ninfer.kernels.sampler.op import Purpose, uniform
 from ninfer.model.arena import Arena
 from ninfer.model.chunks import Chunks
@@ -46,6 +47,8 @@ from ninfer.step import (
 # Steps whose host memory is in use: two in flight, and one whose result is being read while the next is prepared.
 _HOST_SLOTS = 4
 _CPU_MULTIPROCESSORS = 4  # where there is no GPU, programs only shape the buffers
+
+_EVERYTHING = -1  # a word of a mask that leaves all its ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ class DeviceEngine:
         self._next_slot = 0
         self._logit_rows = 0
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        cache.drawing.masks.fill_(_EVERYTHING)
 
     @classmethod
     def load(cls, artifact: StoredModel, settings: EngineSettings, public_ids: int) -> DeviceEngine:
@@ -198,6 +202,7 @@ class DeviceEngine:
             if self._device.type == "cuda":
                 torch.cuda.synchronize(self._device)
             self._cache.drawing.counts.zero_()
+            self._cache.drawing.masks.fill_(_EVERYTHING)
         except RuntimeError as error:
             raise DeviceFault(f"the device is lost: {error}") from error
         self._lanes = [Lane() for _ in self._lanes]
@@ -244,6 +249,7 @@ class DeviceEngine:
         if chunk.sample:
             drawn_by = uniform(lane.running.sampling.seed, end, Purpose.PREFILL)
             self._tell(slot, [_Row(chunk.lane, end, lane.state_block, drawn_by)])
+            self._allow(chunk.lane, chunk.mask)
             self._chunks.logits(tokens)
             self._chunks.draw()
             self._logit_rows = 1
@@ -266,6 +272,7 @@ class DeviceEngine:
         tables.laws[number].copy_(self._locked(torch.tensor(law_row(setup.sampling))), non_blocking=True)
         tables.stops[number].copy_(self._locked(torch.tensor(stops, dtype=torch.int32)), non_blocking=True)
         tables.counts[number].zero_()
+        tables.masks[number].fill_(_EVERYTHING)
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -281,6 +288,7 @@ class DeviceEngine:
             self._map(row.lane, row.mapping, row.position + 1)
             drawn_by = uniform(lane.running.sampling.seed, row.position, Purpose.DECODE)
             told.append(_Row(row.lane, row.position, lane.state_block, drawn_by))
+            self._allow(row.lane, row.mask)
             block = row.position // PAGE_TOKENS
             if block > lane.state_block:
                 self._cache.carried.keep_entry(row.lane)  # the round folds the block before
@@ -303,6 +311,15 @@ class DeviceEngine:
         """Everything a step reads of its lanes, in one copy to the device."""
         _fill(RoundInputs(slot.inputs), rows)
         self._workspace.shared.inputs.storage.copy_(slot.inputs, non_blocking=True)
+
+    def _allow(self, number: int, mask: bytes | None) -> None:
+        """What the next token of a lane may be, behind the draws that are queued."""
+        lane, masks = self._lanes[number], self._cache.drawing.masks
+        if mask is not None:
+            masks[number].copy_(self._locked(mask_row(mask, masks.shape[1])), non_blocking=True)
+        elif lane.is_masked:
+            masks[number].fill_(_EVERYTHING)
+        lane.is_masked = mask is not None
 
     # --- memory --------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
+from ninfer.kernels.sampler.masks import masked
 from ninfer.kernels.sampler.op import Purpose, sample, uniform
 from ninfer.model.arena import Arena
 from ninfer.model.cache import Cache, build_cache
@@ -204,7 +205,7 @@ class Engine:
         lane.advance(end)
         drawn = None
         if chunk.sample:
-            (drawn,) = self._draw((chunk.lane,), x[-1:].contiguous(), (end,), Purpose.PREFILL)
+            (drawn,) = self._draw((chunk.lane,), x[-1:].contiguous(), (end,), Purpose.PREFILL, (chunk.mask,))
         self._transfers.carry_out(chunk.after, self._lanes, chunk)
         return drawn
 
@@ -218,10 +219,16 @@ class Engine:
         x = forward(self._config, self._arenas.weights, self._arenas.cache, batch)
         for row in plan.rows:
             self._lanes[row.lane].advance(row.position + 1)
-        return self._draw(lanes, x, tuple(row.position for row in plan.rows), Purpose.DECODE)
+        masks = tuple(row.mask for row in plan.rows)
+        return self._draw(lanes, x, tuple(row.position for row in plan.rows), Purpose.DECODE, masks)
 
     def _draw(
-        self, lanes: tuple[int, ...], x: Tensor, positions: tuple[int, ...], purpose: Purpose
+        self,
+        lanes: tuple[int, ...],
+        x: Tensor,
+        positions: tuple[int, ...],
+        purpose: Purpose,
+        masks: tuple[bytes | None, ...],
     ) -> tuple[Drawn, ...]:
         cache = self._arenas.cache
         weights = self._arenas.weights
@@ -233,7 +240,7 @@ class Engine:
         laws = [setup.sampling for setup in setups]
         uniforms = [uniform(law.seed, position, purpose) for law, position in zip(laws, positions, strict=True)]
         counts = cache.counts.index_select(0, chosen)[:, : self._public_ids]
-        ids = sample(self._logits, counts, laws, uniforms)
+        ids = sample(masked(self._logits, masks), counts, laws, uniforms)
         cache.counts[chosen, ids] += 1
         cache.anchors[chosen] = ids
         return tuple(

@@ -25,12 +25,14 @@ class Lane:
     pages        in the lane's table
     frontier     positions in the cache
     state_block  block whose entry state and columns the lane holds; 0 has none
+    is_masked    not every id may be drawn
     """
 
     setup: LaneSetup | None = None
     pages: int = 0
     frontier: int = 0
     state_block: int = 0
+    is_masked: bool = False
 
     def restarted(self, setup: LaneSetup, begin: int) -> Lane:
         """The lane for a request whose first chunk begins at a block start; beyond 0 it goes on from what it holds."""

@@ -14,6 +14,7 @@ from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
 from ninfer.kernels.gdn.slots import KEY_ROWS, RING, RING_ROWS, ROWS, TAPS, GdnSlots
 from ninfer.kernels.kv_codec.pool import SCALE_GROUP, Pool
 from ninfer.kernels.sampler.lanes import LAW_FIELDS, MAX_STOP_IDS, LaneTables
+from ninfer.kernels.sampler.masks import mask_words
 from ninfer.model.arena import Arena, TensorSpec
 from ninfer.model.cache import layers_of, stacked
 from ninfer.model.carried import Carried, planes_of
@@ -29,7 +30,7 @@ class DeviceCache:
     pools     attention pages
     slots     state and open rows of the recurrent layers
     tables    [C, L] int32: physical page of each block
-    drawing   laws, stop ids, counts and anchors
+    drawing   laws, stop ids, counts, anchors and masks
     carried   what moves between lanes and host memory
     """
 
@@ -86,6 +87,7 @@ def lane_specs(config: TextConfig, lanes: int, blocks: int) -> tuple[TensorSpec,
         TensorSpec("laws", (lanes, LAW_FIELDS), "fp32"),
         TensorSpec("stops", (lanes, MAX_STOP_IDS), "int32"),
         TensorSpec("anchors", (lanes,), "int32"),
+        TensorSpec("masks", (lanes, mask_words(config.vocab_size)), "int32"),
     )
 
 
@@ -115,7 +117,13 @@ def build_device_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: A
             for layer in linear
         ),
         tables=state["tables"],
-        drawing=LaneTables(laws=state["laws"], stops=state["stops"], counts=state["counts"], anchors=state["anchors"]),
+        drawing=LaneTables(
+            laws=state["laws"],
+            stops=state["stops"],
+            counts=state["counts"],
+            anchors=state["anchors"],
+            masks=state["masks"],
+        ),
         carried=Carried(
             states=stacked(state, "s", linear),
             entry=ring[:, :, RING:],

@@ -82,6 +82,35 @@ def test_a_stop_token_is_seen_on_the_device(engine: DeviceEngine) -> None:
     assert result.drawn[0].token_ids == (free.tokens[1],)
 
 
+def only(*ids: int) -> bytes:
+    """A mask that leaves these ids."""
+    return sum(1 << n for n in ids).to_bytes(PUBLIC // 8, "little")
+
+
+def test_a_mask_leaves_only_its_ids_to_its_row_and_to_no_later_one(engine: DeviceEngine) -> None:
+    prompt = tuple(PROMPTS[1][:3])
+    (free,) = generate(engine, [prompt], 3, 128)  # type: ignore[arg-type]
+    chunk = PrefillChunk(0, 0, prompt, PageMapping(0, (0,)), LaneSetup(GREEDY, ()), sample=True, mask=only(7))
+    first = engine.run(chunk).drawn
+    assert first is not None
+    assert first.token_ids == (7,)
+    engine.run(replace(chunk, lane=1, mapping=PageMapping(0, (1,)), mask=None))
+    nothing = PageMapping(1, ())
+    rows = (DecodeRow(0, 3, nothing, only(9, 7040)), DecodeRow(1, 3, nothing))
+    # The next round is launched before this one has landed: its masks must not reach this one's draws.
+    steps = [
+        engine.launch(DecodeRound(rows)),
+        engine.launch(DecodeRound((DecodeRow(1, 4, nothing), DecodeRow(0, 4, nothing, only(11))))),
+    ]
+    (masked, unmasked), after = (step.wait().drawn for step in steps)
+    assert masked.token_ids[0] in (9, 7040)
+    assert [unmasked.token_ids[0], after[0].token_ids[0]] == free.tokens[1:]
+    assert after[1].token_ids == (11,)
+    again = engine.run(replace(chunk, mask=None)).drawn
+    assert again is not None
+    assert again.token_ids[0] == free.tokens[0]
+
+
 def test_logits_that_are_not_finite_are_a_fault(model: BoundArtifact) -> None:
     engine = DeviceEngine.load(model, replace(SETTINGS, lanes=1, kv_capacity_tokens=512), PUBLIC)
     with torch.inference_mode():

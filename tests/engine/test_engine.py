@@ -74,6 +74,27 @@ def test_reserved_ids_are_never_drawn(engine: Engine) -> None:
     assert max(generation.tokens) < IDS
 
 
+def only(*ids: int) -> bytes:
+    """A mask that leaves these ids."""
+    return sum(1 << n for n in ids).to_bytes(-(-IDS // 32) * 4, "little")
+
+
+def test_a_mask_leaves_only_its_ids_to_its_row_and_to_no_later_one(engine: Engine) -> None:
+    (free,) = generate(engine, [prompt(3)], 3, 64)
+    first = engine.run(chunk(token_ids=tuple(prompt(3)), mask=only(7))).drawn
+    assert first is not None
+    assert first.token_ids == (7,)
+    engine.run(chunk(lane=1, token_ids=tuple(prompt(3)), mapping=PageMapping(0, (6,))))
+    nothing = PageMapping(1, ())
+    rows = (DecodeRow(0, 3, nothing, only(9, 40)), DecodeRow(1, 3, nothing))
+    masked, unmasked = engine.run(DecodeRound(rows)).drawn
+    assert masked.token_ids[0] in (9, 40)
+    assert unmasked.token_ids[0] == free.tokens[1]
+    after = engine.run(DecodeRound((DecodeRow(1, 4, nothing), DecodeRow(0, 4, nothing)))).drawn
+    assert after[0].token_ids[0] == free.tokens[2]
+    assert bool(torch.isfinite(engine.logits).all())
+
+
 def test_stop_ids_are_told(engine: Engine) -> None:
     (generation,) = generate(engine, [prompt(5)], 6, 64)
     stop = generation.tokens[3]

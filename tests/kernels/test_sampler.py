@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ninfer.kernels.sampler.masks import mask_words, masked
 from ninfer.kernels.sampler.op import Purpose, random_bits, sample, uniform
 from ninfer.kernels.sampler.ref import law_ref
 from ninfer.types import Sampling
@@ -110,3 +111,22 @@ def test_rows_have_their_own_laws_and_a_draw_ends_at_the_last_candidate() -> Non
 
 def test_a_vocabulary_smaller_than_the_candidates() -> None:
     assert draw(torch.tensor([0.0, 5.0, 1.0]), replace(LAW, top_p=1.0), 0.0) == 1
+
+
+@pytest.mark.parametrize("law", [GREEDY, LAW, replace(LAW, top_p=1.0, min_p=0.1)], ids=["greedy", "law", "min_p"])
+def test_a_masked_law_is_the_law_of_the_legal_ids(law: Sampling) -> None:
+    """What is masked is gone before the candidates are formed; everything behind that is unchanged (spec 6.2)."""
+    logits, counts = normal(1, V), torch.zeros(1, V, dtype=torch.int32)
+    legal = [3, 31, 32, 63, 64, 90, 96]
+    bits = sum(1 << n for n in legal).to_bytes(mask_words(V) * 4, "little")
+    masked_logits = masked(logits, [bits])
+    for u in (0.0, 0.3, 0.77, 1 - 2.0**-24):
+        (alone,) = sample(logits[:, legal], counts[:, : len(legal)], [law], [u])
+        (drawn,) = sample(masked_logits, counts, [law], [u])
+        assert int(drawn) == legal[int(alone)]
+    assert masked(logits, [None]) is logits
+
+
+def test_ids_behind_the_last_word_of_a_mask_are_not_legal() -> None:
+    logits = torch.zeros(1, V)
+    assert torch.isinf(masked(logits, [(1).to_bytes(4, "little")]))[0].tolist() == [False, *[True] * (V - 1)]

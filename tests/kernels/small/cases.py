@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ninfer.kernels.embedding.stored import StoredRows
 from ninfer.kernels.sampler.lanes import LAW_FIELDS, MAX_STOP_IDS, LaneTables, law_row
+from ninfer.kernels.sampler.masks import mask_words
 from ninfer.types import Sampling
 
 GROUPS = {4: 64, 5: 64, 6: 64, 8: 32}
@@ -61,4 +62,5 @@ def lane_tables(vocabulary: int) -> LaneTables:
         stops=torch.full((lanes, MAX_STOP_IDS), -1, dtype=torch.int32),
         counts=torch.randint(0, 3, (lanes, vocabulary), generator=source(5), dtype=torch.int32),
         anchors=torch.full((lanes,), -7, dtype=torch.int32),
+        masks=torch.full((lanes, mask_words(vocabulary)), -1, dtype=torch.int32),
     )

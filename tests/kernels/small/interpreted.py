@@ -82,6 +82,9 @@ def test_drawing_is_that_of_the_plain_route() -> None:
     logits[:, public:] = 100.0
     logits[0, 1050], logits[3, 2] = 50.0, float("inf")
     tables.stops[0, 3] = plain_tables.stops[0, 3] = 1050
+    for masks in (tables.masks, plain_tables.masks):
+        masks[1, ::2] = 0x0F0F0F0F
+        masks[1, 1::2] = 0
     lanes, uniforms = torch.tensor([0, 1, 3, 2], dtype=torch.int32), torch.tensor([0.0, 0.9, 0.3, 0.5])
     results, plain = (torch.full((4, 2), -1, dtype=torch.int32) for _ in range(2))
     draw(logits, public, lanes, uniforms, plain_tables, buffers, plain)

@@ -17,6 +17,7 @@ from ninfer.kernels.embedding.stored import gather
 from ninfer.kernels.rmsnorm.added import add_offset_rmsnorm
 from ninfer.kernels.rmsnorm.ref import offset_rmsnorm_ref
 from ninfer.kernels.sampler.lanes import NOT_FINITE, STOPPED, draw, draw_buffers
+from ninfer.kernels.sampler.masks import mask_row
 from ninfer.kernels.silu_mul.into import silu_mul_into
 from tests.kernels.small.cases import GROUPS, lane_tables, source, stored_rows
 from tests.support.tolerance import BF16_ROUNDED, assert_within
@@ -61,6 +62,20 @@ def test_a_draw_counts_moves_the_anchor_and_reports() -> None:
     assert tables.anchors.tolist() == [40, -7, int(results[1, 0]), -7]
     changed = tables.counts - before
     assert (int(changed.sum()), int(changed[0, 40])) == (2, 1)
+
+
+def test_a_draw_leaves_out_what_the_mask_of_its_lane_forbids() -> None:
+    tables = lane_tables(50)
+    tables.masks[1] = mask_row((1 << 7 | 1 << 44).to_bytes(8, "little"), 2)
+    logits = torch.zeros(2, 50)
+    logits[:, 40], logits[1, 44] = 9.0, -5.0
+    results = torch.zeros(2, 2, dtype=torch.int32)
+    tables.laws[:, 0] = 0.0
+    tables.counts.zero_()
+    draw(
+        logits, 50, torch.tensor([0, 1], dtype=torch.int32), torch.zeros(2), tables, draw_buffers(2, 50, "cpu"), results
+    )
+    assert results[:, 0].tolist() == [40, 7]
 
 
 def test_the_triton_routes_on_a_cpu() -> None:
