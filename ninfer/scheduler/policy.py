@@ -8,6 +8,7 @@ step earlier.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from ninfer.config import SchedulerSettings
@@ -15,6 +16,10 @@ from ninfer.step import PAGE_TOKENS
 
 # Weight of the newest measurement in a running average: a change of load shows within a few steps, an outlier fades.
 NEWEST = 0.3
+# Part of the bound that is left for what the device does not see: the way to the client and other work of the host.
+MARGIN = 0.1
+# Where a page alone does not fit into the bound, units may take so much longer than that.
+OVER_FIXED_COST = 1.1
 
 
 class Turn(Enum):
@@ -25,11 +30,52 @@ class Turn(Enum):
     DECODE = auto()
 
 
+@dataclass(slots=True)
+class _Line:
+    """Seconds of a prefill unit as a line over its tokens, fitted to recent measurements, old ones fading.
+
+    last   tokens of the newest unit
+    """
+
+    weight: float = 0.0
+    tokens: float = 0.0
+    seconds: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+    last: int = 0
+
+    def saw(self, tokens: int, seconds: float) -> None:
+        for name, value in (
+            ("weight", 1.0),
+            ("tokens", tokens),
+            ("seconds", seconds),
+            ("squares", tokens * tokens),
+            ("products", tokens * seconds),
+        ):
+            setattr(self, name, (1.0 - NEWEST) * getattr(self, name) + value)
+        self.last = tokens
+
+    @property
+    def knows_slope(self) -> bool:
+        """Whether units of different sizes were seen."""
+        variance = self.squares / self.weight - (self.tokens / self.weight) ** 2
+        return variance > (PAGE_TOKENS / 8) ** 2
+
+    def predicted(self, tokens: int) -> float:
+        """Seconds of a unit of so many tokens; with one size known, as if nothing were fixed cost."""
+        mean_tokens, mean_seconds = self.tokens / self.weight, self.seconds / self.weight
+        if not self.knows_slope:
+            return mean_seconds * tokens / mean_tokens
+        covariance = self.products / self.weight - mean_tokens * mean_seconds
+        slope = max(0.0, covariance / (self.squares / self.weight - mean_tokens**2))
+        return max(0.0, mean_seconds + slope * (tokens - mean_tokens))
+
+
 class Pace:
-    """Running averages of what the device takes: seconds per prompt token by depth, seconds per round."""
+    """What the device takes: seconds per prefill unit by depth and size, seconds per round."""
 
     def __init__(self) -> None:
-        self._token_s: dict[int, float] = {}
+        self._lines: dict[int, _Line] = {}
         self._round_s = 0.0
 
     @staticmethod
@@ -39,19 +85,39 @@ class Pace:
 
     def saw_chunk(self, begin: int, tokens: int, device_s: float) -> None:
         """Learn from a prefill unit that began at depth `begin`."""
-        bucket = self._bucket(begin)
-        new = device_s / tokens
-        old = self._token_s.get(bucket, new)
-        self._token_s[bucket] = old + NEWEST * (new - old)
+        self._lines.setdefault(self._bucket(begin), _Line()).saw(tokens, device_s)
 
     def saw_round(self, device_s: float) -> None:
         """Learn from a decode round."""
         self._round_s += (NEWEST if self._round_s else 1.0) * (device_s - self._round_s)
 
-    def token_s(self, depth: int) -> float | None:
-        """Predicted seconds per prompt token at this depth; None before anything was measured."""
-        known = self._token_s
-        bucket = self._bucket(depth)
+    def fitting(self, depth: int, budget_s: float) -> int:
+        """Tokens of the largest unit at this depth that is predicted to take no more than the budget, whole pages.
+
+        Where even a page takes longer, a unit that takes hardly more than that: much of a short unit is fixed cost. A
+        unit is at most twice as large as the last one, since a line says little of what lies far beyond; while only
+        one size is known the next is a page larger, to learn the slope.
+        """
+        line = self._line(depth)
+        if line is None:
+            return PAGE_TOKENS  # nothing is known of this machine yet: learn from the smallest unit
+        last = max(PAGE_TOKENS, -(-line.last // PAGE_TOKENS) * PAGE_TOKENS)
+        budget_s = max(budget_s, OVER_FIXED_COST * line.predicted(PAGE_TOKENS))
+        most = 2 * last
+        if not line.knows_slope and line.predicted(most) > budget_s:
+            return self._largest(line, last, budget_s) if line.predicted(last) > budget_s else last + PAGE_TOKENS
+        return self._largest(line, most, budget_s)
+
+    @staticmethod
+    def _largest(line: _Line, most: int, budget_s: float) -> int:
+        low, high = 1, most // PAGE_TOKENS
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if line.predicted(middle * PAGE_TOKENS) <= budget_s else (low, middle - 1)
+        return low * PAGE_TOKENS
+
+    def _line(self, depth: int) -> _Line | None:
+        known, bucket = self._lines, self._bucket(depth)
         if bucket in known:
             return known[bucket]
         return known[min(known, key=lambda other: abs(other - bucket))] if known else None
@@ -104,11 +170,7 @@ class Sharing:
         """Size of the next unit: at most the configured chunk, cut to whole pages if a stream waits for its token."""
         limit = self._settings.prefill_chunk_tokens
         bound_s = self._settings.max_inter_token_s
-        token_s = self.pace.token_s(begin)
         if someone_waits and bound_s > 0:
-            if token_s is None:
-                limit = PAGE_TOKENS  # nothing is known of this machine yet: learn from the smallest unit
-            elif token_s > 0:
-                affordable = int(max(0.0, bound_s - self.pace.round_s) / token_s)
-                limit = min(limit, max(PAGE_TOKENS, affordable // PAGE_TOKENS * PAGE_TOKENS))
+            budget_s = (1.0 - MARGIN) * bound_s - self.pace.round_s
+            limit = min(limit, self.pace.fitting(begin, budget_s))
         return min(limit, remaining)
