@@ -1,7 +1,8 @@
 """Who could be in the next step, if there is room for one on the device.
 
 What is in flight counts as done: a chunk can follow a chunk of the same prompt, a row its row of the round before. A
-stop token is not foreseen; the row that follows it is void.
+stop token is not foreseen; the row that follows it is void. A request that draws under masks is the exception: its row
+follows when the one before has landed and the mask is there.
 """
 
 from __future__ import annotations
@@ -54,11 +55,23 @@ def next_to_read(requests: Collection[Request], holdings: Holdings, now: float) 
 
 def rows(requests: Collection[Request]) -> list[Request]:
     """Everybody who may draw one more token behind what is in flight, by lane."""
-    ready = [r for r in requests if r.state in _DRAWS and r.drawn + STEPS[r.state] < r.limit]
+    ready = [r for r in requests if r.state in _DRAWS and r.drawn + STEPS[r.state] < r.limit and not _waits_to_land(r)]
     ready.sort(key=lambda request: (request.lane is None, request.lane))
     return ready
 
 
+def _waits_to_land(request: Request) -> bool:
+    return request.masked and request.state is RequestState.GENERATING_IN_STEP
+
+
+def masks_in_work(requests: Collection[Request]) -> bool:
+    """Somebody will be ready to draw within moments, and must not find a long chunk in front of him."""
+    return any(request.state is RequestState.MASKING for request in requests)
+
+
 def first_draw_in_flight(requests: Collection[Request]) -> bool:
     """Somebody's prompt is being read to its end, and more than the token drawn by that is wanted."""
-    return any(r.state is RequestState.READING_IN_STEP and r.read == r.prompt and r.limit > 1 for r in requests)
+    return any(
+        r.state is RequestState.READING_IN_STEP and r.read == r.prompt and r.limit > 1 and not r.masked
+        for r in requests
+    )

@@ -77,6 +77,7 @@ class Prepared:
 
     blocks     chained digests of the prompt's full blocks: equal digests are equal histories up to there
     priority   lower goes first
+    masked     what it may draw depends on what it drew before: each draw but the first waits for :class:`MaskReady`
     """
 
     request_id: int
@@ -85,6 +86,7 @@ class Prepared:
     blocks: tuple[str, ...] = ()
     marks: Marks = field(default_factory=Marks)
     priority: int = 0
+    masked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,21 @@ class PreparationFailed:
     """The request is refused before the queue; the protocol adapter tells the client itself."""
 
     request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaskReady:
+    """What the request may draw next is known."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaskFailed:
+    """There is nothing that the request may draw next, or it cannot be known; `code` is what its client is told."""
+
+    request_id: int
+    code: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +223,8 @@ Event = (
     | Arrived
     | Prepared
     | PreparationFailed
+    | MaskReady
+    | MaskFailed
     | StopStringFound
     | Released
     | ChunkLanded

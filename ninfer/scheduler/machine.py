@@ -19,7 +19,7 @@ from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.audit import audit
-from ninfer.scheduler.candidates import first_draw_in_flight, next_to_read, rows
+from ninfer.scheduler.candidates import first_draw_in_flight, masks_in_work, next_to_read, rows
 from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
 from ninfer.scheduler.flight import Flight, Step
 from ninfer.scheduler.holdings import Holdings
@@ -198,6 +198,7 @@ class Scheduler:
             if room < event.max_tokens:
                 request.limit_reason = FinishReason.CONTEXT_CAPACITY
             request.blocks, request.marks, request.priority = list(event.blocks), event.marks, event.priority
+            request.masked = event.masked
             self._queue.append(request)
             self._may_admit = True
 
@@ -205,6 +206,16 @@ class Scheduler:
         request = self._known(event.request_id)
         if request is not None:
             self._move(request, RequestSignal.ENDED)
+
+    def _on_mask_ready(self, event: ev.MaskReady) -> None:
+        request = self._known(event.request_id)
+        if request is not None:
+            self._move(request, RequestSignal.MASKED)
+
+    def _on_mask_failed(self, event: ev.MaskFailed) -> None:
+        request = self._known(event.request_id)
+        if request is not None:
+            self._end(request, cmd.Fail(request.id, self._told_lane(request), event.code))
 
     def _on_stop_string_found(self, event: ev.StopStringFound) -> None:
         request = self._known(event.request_id)
@@ -335,7 +346,8 @@ class Scheduler:
     def _land_drawn(self, request: Request, drawn: int, stopped: bool) -> None:
         request.drawn += drawn
         if not stopped and request.drawn < request.limit:
-            self._land_request(request, RequestSignal.LANDED_READY)
+            waits = RequestSignal.LANDED_UNMASKED if request.masked else RequestSignal.LANDED_READY
+            self._land_request(request, waits)
             return
         if request.state not in ENDED:
             reason = FinishReason.STOP_TOKEN if stopped else request.limit_reason
@@ -357,7 +369,9 @@ class Scheduler:
         assert request.lane is not None
         if request.state in VACATING and before not in VACATING:
             self._move_lane(request.lane, LaneSignal.VACATED_IN_STEP)
-        elif request.state is RequestState.GENERATING and before is RequestState.READING_IN_STEP:
+        elif (
+            request.state in (RequestState.GENERATING, RequestState.MASKING) and before is RequestState.READING_IN_STEP
+        ):
             self._move_lane(request.lane, LaneSignal.PROMPT_READ)
 
     def _on_step_failed(self, event: ev.StepFailed) -> None:
@@ -488,7 +502,7 @@ class Scheduler:
         turn = self._sharing.turn(reading is not None, someone_waits, ahead=bool(self.flight.steps))
         if turn is Turn.PREFILL:
             assert reading is not None
-            self._launch_chunk(reading, someone_waits)
+            self._launch_chunk(reading, someone_waits or masks_in_work(requests))
         elif turn is Turn.DECODE and ready:
             self._launch_round(ready)
         else:
@@ -574,6 +588,8 @@ HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {
     ev.Arrived: Scheduler._on_arrived,
     ev.Prepared: Scheduler._on_prepared,
     ev.PreparationFailed: Scheduler._on_preparation_failed,
+    ev.MaskReady: Scheduler._on_mask_ready,
+    ev.MaskFailed: Scheduler._on_mask_failed,
     ev.StopStringFound: Scheduler._on_stop_string_found,
     ev.Released: Scheduler._on_released,
     ev.ChunkLanded: Scheduler._on_chunk_landed,

@@ -13,6 +13,7 @@ STEPS = {
     RequestState.READING_IN_STEP: 1,
     RequestState.READING_AHEAD: 2,
     RequestState.GENERATING: 0,
+    RequestState.MASKING: 0,
     RequestState.GENERATING_IN_STEP: 1,
     RequestState.GENERATING_AHEAD: 2,
     RequestState.LEAVING: 1,
@@ -39,6 +40,7 @@ class Request:
     blocks   digests of the full blocks of prompt and drawn tokens, void ones included
     marks    places in the prompt whose states are worth keeping
     priority lower goes first
+    masked   whether each draw waits for a mask that depends on the one before
     retained tokens that its lane was said to keep when it ended
     started  whether its first chunk was launched; from then on it is certain that `cached` tokens are reused
     """
@@ -59,6 +61,7 @@ class Request:
     blocks: list[str] = field(default_factory=list)
     marks: Marks = field(default_factory=Marks)
     priority: int = 0
+    masked: bool = False
     started: bool = False
     cached: int = 0
     retained: int = 0

@@ -76,6 +76,7 @@ class RequestState(Enum):
     GENERATING = auto()  # owns a lane and reserved pages; ready for the next round
     GENERATING_IN_STEP = auto()  # the same, with a row in a round on the device
     GENERATING_AHEAD = auto()  # the same, with a row in the round on the device and in the one behind it
+    MASKING = auto()  # owns a lane and reserved pages; what its next token may be is being worked out from its last
     LEAVING = auto()  # ended in mid-step, client told; lane and pages go back when the step lands
     LEAVING_AHEAD = auto()  # the same with two steps to land; what they draw is dropped
     ABANDONED = auto()  # as LEAVING, and the answer is written as well
@@ -92,6 +93,8 @@ class RequestSignal(Enum):
     LAUNCHED = auto()
     LANDED_MORE = auto()  # the step is done; there is more prompt to read
     LANDED_READY = auto()  # the step is done and drew a token that is not the last
+    LANDED_UNMASKED = auto()  # the same, and the next draw waits for its mask
+    MASKED = auto()  # the mask is there
     LANDED_LAST = auto()  # the step is done and with it the generation
     LANDED_VOID = auto()  # the step is done and nothing of it counts: the request had ended before
     ENDED = auto()  # stop string, cancel, deadline, fault: over before its step says so
@@ -108,6 +111,7 @@ REQUEST: dict[tuple[RequestState, RequestSignal], RequestState] = {
     (RequestState.READING_IN_STEP, RequestSignal.LAUNCHED): RequestState.READING_AHEAD,
     (RequestState.READING_IN_STEP, RequestSignal.LANDED_MORE): RequestState.READING,
     (RequestState.READING_IN_STEP, RequestSignal.LANDED_READY): RequestState.GENERATING,
+    (RequestState.READING_IN_STEP, RequestSignal.LANDED_UNMASKED): RequestState.MASKING,
     (RequestState.READING_IN_STEP, RequestSignal.LANDED_LAST): RequestState.REPLYING,
     (RequestState.READING_IN_STEP, RequestSignal.ENDED): RequestState.LEAVING,
     (RequestState.READING_AHEAD, RequestSignal.LANDED_MORE): RequestState.READING_IN_STEP,
@@ -116,11 +120,14 @@ REQUEST: dict[tuple[RequestState, RequestSignal], RequestState] = {
     (RequestState.GENERATING, RequestSignal.ENDED): RequestState.REPLYING,
     (RequestState.GENERATING_IN_STEP, RequestSignal.LAUNCHED): RequestState.GENERATING_AHEAD,
     (RequestState.GENERATING_IN_STEP, RequestSignal.LANDED_READY): RequestState.GENERATING,
+    (RequestState.GENERATING_IN_STEP, RequestSignal.LANDED_UNMASKED): RequestState.MASKING,
     (RequestState.GENERATING_IN_STEP, RequestSignal.LANDED_LAST): RequestState.REPLYING,
     (RequestState.GENERATING_IN_STEP, RequestSignal.ENDED): RequestState.LEAVING,
     (RequestState.GENERATING_AHEAD, RequestSignal.LANDED_READY): RequestState.GENERATING_IN_STEP,
     (RequestState.GENERATING_AHEAD, RequestSignal.LANDED_LAST): RequestState.LEAVING,  # a stop token
     (RequestState.GENERATING_AHEAD, RequestSignal.ENDED): RequestState.LEAVING_AHEAD,
+    (RequestState.MASKING, RequestSignal.MASKED): RequestState.GENERATING,
+    (RequestState.MASKING, RequestSignal.ENDED): RequestState.REPLYING,
     (RequestState.LEAVING, RequestSignal.LANDED_VOID): RequestState.REPLYING,
     (RequestState.LEAVING, RequestSignal.ENDED): RequestState.LEAVING,  # it has ended already
     (RequestState.LEAVING, RequestSignal.RELEASED): RequestState.ABANDONED,
@@ -132,6 +139,7 @@ REQUEST: dict[tuple[RequestState, RequestSignal], RequestState] = {
     (RequestState.ABANDONED_AHEAD, RequestSignal.LANDED_VOID): RequestState.ABANDONED,
     (RequestState.ABANDONED_AHEAD, RequestSignal.ENDED): RequestState.ABANDONED_AHEAD,
     (RequestState.REPLYING, RequestSignal.PREPARED): RequestState.REPLYING,  # its deadline passed before
+    (RequestState.REPLYING, RequestSignal.MASKED): RequestState.REPLYING,  # it ended while its mask was made
     (RequestState.REPLYING, RequestSignal.ENDED): RequestState.REPLYING,  # it has ended already
     (RequestState.REPLYING, RequestSignal.RELEASED): RequestState.GONE,
 }

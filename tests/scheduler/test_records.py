@@ -38,7 +38,9 @@ MESSAGES = [
     cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ())),)),
     cmd.Finish(1, None, "stop_token"),
     cmd.Finish(1, 2, "cancelled"),
-    ev.Prepared(1, 130, 5, ("a", "b"), Marks(turn=128, preamble=64), -1),
+    ev.Prepared(1, 130, 5, ("a", "b"), Marks(turn=128, preamble=64), -1, masked=True),
+    ev.MaskReady(1),
+    ev.MaskFailed(1, "constraint_dead_end"),
     ev.SlotAsked(1, 0, "restore", True, 130, ("a", "b"), (64,)),
     cmd.StartChunk(
         1,

@@ -90,7 +90,7 @@ def test_the_weather_reaches_every_kind_of_end_and_every_state() -> None:
             reasons |= {command.reason for command in commands if isinstance(command, cmd.Finish)}
             codes |= {command.code for command in commands if isinstance(command, cmd.Fail)}
     assert reasons == {reason.value for reason in FinishReason} - {FinishReason.NONE.value}
-    assert codes == {"request_queue_timeout", "service_unavailable", "internal_error"}
+    assert codes == {"request_queue_timeout", "service_unavailable", "internal_error", "constraint_dead_end"}
     assert refused
     assert statuses == {0, 3}
     assert states[1] == {*DeviceState, *RequestState} - {RequestState.GONE}

@@ -45,6 +45,7 @@ class Client:
     drawn: int = 0
     drawing: int = 0
     steps: int = 0
+    masked: bool = False
     ends: list[cmd.Command] = field(default_factory=list)
 
 
@@ -114,6 +115,7 @@ class Storm:
         self.void = False
         self.landed_behind_a_fault = 0
         self.resetting = False
+        self.masking: list[int] = []
         self.wake: float | None = None
         self.exits: list[cmd.Exit] = []
 
@@ -278,6 +280,9 @@ class Storm:
             client = self.clients[row.request_id]
             assert client.drawn > 0, "a row before its first token has landed"
             assert row.position == client.prompt + client.drawing - 1
+            if client.masked:
+                assert client.drawing == client.drawn, "a masked row behind one that has not landed"
+                assert row.request_id not in self.masking, "a masked row without its mask"
         self.memory.round(command, {row.request_id: self.clients[row.request_id].history for row in command.rows})
         for row in command.rows:
             client = self.clients[row.request_id]
@@ -367,7 +372,7 @@ class Storm:
         # What a file has to fulfil (serving spec, 15.4).
         assert order.tokens == len(ledger)
         assert order.executed in (order.tokens - 1, order.tokens)
-        assert 0 <= order.executed - order.state < PAGE_TOKENS
+        assert 0 <= order.executed - order.state <= PAGE_TOKENS  # a block that is folded late is a whole one behind
         assert order.state == len(order.pages) * PAGE_TOKENS
         assert list(order.checkpoints) == sorted(order.checkpoints)
         frontiers = tuple(frontier for frontier, _image in order.checkpoints)
@@ -449,6 +454,8 @@ class Storm:
             client = self.clients[step.request_id]
             stopped = step.sample and self.random.random() < 0.1
             client.drawn += step.sample
+            if step.sample and not stopped:
+                self.begin_mask(step.request_id)
             blocks = self.filled(client.history, step.end + 1) if step.sample else ()
             self.send(ev.ChunkLanded(step.step, int(step.sample), stopped, device_s, blocks))
         else:
@@ -457,8 +464,24 @@ class Storm:
                 client = self.clients[row.request_id]
                 client.drawn += 1
                 blocks = self.filled(client.history, row.position + 2)
-                rows.append(ev.RowLanded(row.request_id, 1, self.random.random() < 0.05, blocks))
+                stopped = self.random.random() < 0.05
+                if not stopped:
+                    self.begin_mask(row.request_id)
+                rows.append(ev.RowLanded(row.request_id, 1, stopped, blocks))
             self.send(ev.RoundLanded(step.step, tuple(rows), device_s))
+
+    def begin_mask(self, request_id: int) -> None:
+        """What a request that draws under masks may draw next is worked out, whether it has ended or not."""
+        if self.clients[request_id].masked:
+            assert request_id not in self.masking
+            self.masking.append(request_id)
+
+    def finish_mask(self) -> None:
+        request_id = self.masking.pop(self.random.randrange(len(self.masking)))
+        if self.random.random() < 0.02:
+            self.send(ev.MaskFailed(request_id, "constraint_dead_end"))
+        else:
+            self.send(ev.MaskReady(request_id))
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
@@ -479,6 +502,8 @@ class Storm:
             self.send(ev.Tick())
         elif self.flight and roll < 0.45:
             self.land()
+        elif self.masking and roll < 0.52:
+            self.finish_mask()
         elif self.resetting and roll < 0.7:
             self.resetting = False
             lost = self.random.random() < 0.1
@@ -522,7 +547,8 @@ class Storm:
         self.known.append(request_id)
         blocks, marks = self.blocks(client.history), self.marks(client.prompt)
         priority = self.random.choice([0, 0, 0, 0, 1, -1])
-        self.send(ev.Prepared(request_id, client.prompt, client.limit, blocks, marks, priority))
+        client.masked = self.random.random() < 0.2
+        self.send(ev.Prepared(request_id, client.prompt, client.limit, blocks, marks, priority, client.masked))
 
     def calm(self) -> None:
         """No more arrivals and faults: everything runs to its end, slow readers included."""
@@ -532,6 +558,8 @@ class Storm:
                 break
             if self.flight:
                 self.land()
+            elif self.masking:
+                self.finish_mask()
             elif self.resetting:
                 self.resetting = False
                 self.send(ev.EngineReset())
