@@ -22,7 +22,16 @@ from ninfer.actors.messages import (
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
 from ninfer.actors.slots import SlotOrder, SlotQuery
-from ninfer.errors import ActorStopped, ModelLoading, NinferError, Overloaded, QueueTimeout, Unavailable
+from ninfer.errors import (
+    ActorStopped,
+    DeadEnd,
+    EngineFailure,
+    ModelLoading,
+    NinferError,
+    Overloaded,
+    QueueTimeout,
+    Unavailable,
+)
 from ninfer.ledger import BlockNames
 from ninfer.scheduler.events import Event, PreparationFailed, Released
 from ninfer.scheduler.statistics import SchedulerStatistics
@@ -68,6 +77,13 @@ class Submission:
 
 
 SchedulerMessage = Arrival | Submission | Question[SlotQuery, SlotOrder] | Event
+
+
+def failure(code: str) -> NinferError:
+    """The error that ends a request which the scheduler has let in."""
+    if code == EngineFailure.kind:
+        return EngineFailure()
+    return DeadEnd() if code == DeadEnd.code else refusal(code)
 
 
 def refusal(code: str) -> NinferError:

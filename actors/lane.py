@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ninfer.actors.masks import Masks
 from ninfer.actors.messages import (
     Admitted,
     Assign,
@@ -55,16 +56,21 @@ class LaneActor:
     The mailbox is unlimited because its only writers, the steps of one lane, are limited by the output of the request.
     """
 
-    def __init__(self, lane: int, tokenizer: Tokenizer, report: Callable[[StopStringFound], None]) -> None:
+    def __init__(
+        self, lane: int, tokenizer: Tokenizer, masks: Masks, report: Callable[[StopStringFound], None]
+    ) -> None:
         self.lane = lane
         self.mailbox: Mailbox[LaneMessage] = Mailbox(f"lane {lane}", math.inf)
         self._tokenizer = tokenizer
+        self._masks = masks
         self._report = report
         self._service: _Service | None = None
 
     async def run(self) -> None:
         """Handle messages until the mailbox is closed."""
         async for message in self.mailbox.messages():
+            if isinstance(message, Close):
+                await self._masks.settled(message.request_id)  # its last words say where its constraint stands
             self.handle(message)
 
     def stop(self) -> None:
@@ -166,6 +172,7 @@ class LaneActor:
             host_restored=service.host_restored,
             session_digest=message.session_digest,
             tool_calls=parser.tool_calls,
+            constraint=self._masks.report(service.request_id, terminated=parser.stop_id is not None),
         )
         send_last(service.replies, last)
 
@@ -181,4 +188,10 @@ class LaneActor:
 def _tool_use(request: GenerationRequest) -> ToolUse | None:
     if request.tools is None:
         return None
-    return ToolUse(request.tools, lambda: f"call_{secrets.token_hex(8)}", request.tolerant_tool_calls)
+    enforced = request.enforced
+    return ToolUse(
+        request.tools,
+        lambda: f"call_{secrets.token_hex(8)}",
+        request.tolerant_tool_calls,
+        exclusive=enforced is not None and enforced.constraint.is_exclusive,
+    )

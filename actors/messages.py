@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from anyio.streams.memory import MemoryObjectSendStream
 
+from ninfer.constraints.enforced import Enforced
 from ninfer.errors import NinferError
 from ninfer.ledger import PromptIdentity
 from ninfer.step import DecodeRound, PageMapping, Transfer
@@ -35,6 +36,7 @@ class GenerationRequest:
     tools            what the model may call; without any, the markup of calls is text
     tolerant_tool_calls
                      whether calls that are slightly damaged are repaired
+    enforced         what the output is held to
     progress         whether the client wants :class:`PrefillProgress`
     identity         what the prompt is known by; None: the actors find out, on the event loop
     marks            places in the prompt that later prompts are likely to share
@@ -54,6 +56,7 @@ class GenerationRequest:
     stops_in_reasoning: bool = True
     tools: DeclaredTools | None = field(default=None, repr=False)
     tolerant_tool_calls: bool = False
+    enforced: Enforced | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,27 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class ConstraintReport:
+    """How a constrained output went (serving spec, 6.6); the last three are seconds."""
+
+    branch: str
+    complete: bool
+    terminated: bool
+    cache: str
+    mask_positions: int
+    mask_upload_bytes: int
+    prepare_s: float
+    mask_s: float
+    matcher_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last message of a request that ended as it should. Times are monotonic; None where there was no token.
 
     stop_string  the stop string that ended it, if one did
     tool_calls   what was seen of tool calls; None for a request whose output was not read for them
+    constraint   how a constrained output went
     """
 
     reason: FinishReason
@@ -123,6 +142,7 @@ class Finished:
     host_restored: bool = False
     session_digest: str = ""
     tool_calls: ToolCallParse | None = None
+    constraint: ConstraintReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +174,7 @@ class ReadChunk:
     before: tuple[Transfer, ...] = ()
     after: tuple[Transfer, ...] = ()
     first: bool = True
+    mask: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

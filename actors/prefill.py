@@ -44,4 +44,5 @@ def plan_of(chunk: ReadChunk) -> PrefillChunk:
         sample=chunk.sample,
         before=chunk.before,
         after=chunk.after,
+        mask=chunk.mask,
     )

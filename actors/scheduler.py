@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from ninfer.actors.decode import DecodeActor
 from ninfer.actors.eventlog import EventLog
-from ninfer.actors.gateway import Arrival, SchedulerMessage, Submission, Ticket, refusal
+from ninfer.actors.gateway import Arrival, SchedulerMessage, Submission, Ticket, failure, refusal
 from ninfer.actors.lane import LaneActor
 from ninfer.actors.ledgers import Ledgers
+from ninfer.actors.masks import Masks
 from ninfer.actors.messages import (
     Assign,
     Close,
@@ -30,7 +31,7 @@ from ninfer.actors.runtime.question import Question
 from ninfer.actors.runtime.replies import send_last
 from ninfer.actors.slots import SlotOrder, SlotQuery, slot_refusal
 from ninfer.actors.timeline import Timelines
-from ninfer.errors import EngineFailure, NinferError
+from ninfer.errors import EngineFailure
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler.events import Arrived, Event, Prepared, Released, SlotAsked
 from ninfer.scheduler.machine import Scheduler
@@ -85,6 +86,7 @@ class SchedulerActor:
         prefill: PrefillActor,
         decode: DecodeActor,
         ledgers: Ledgers,
+        masks: Masks,
         office: Office,
         log: EventLog,
         clock: Clock,
@@ -95,6 +97,7 @@ class SchedulerActor:
         self._prefill = prefill
         self._decode = decode
         self._ledgers = ledgers
+        self._masks = masks
         self._office = office
         self._log = log
         self._clock = clock
@@ -153,6 +156,8 @@ class SchedulerActor:
             self._log.prompt(
                 self._clock.now(), message.request_id, request.prompt_ids, request.sampling, request.stop_ids
             )
+            if request.enforced is not None:
+                self._masks.begin(message.request_id, request.enforced)
             blocks = request.identity.blocks if request.identity is not None else ()
             self._decide(
                 Prepared(
@@ -162,6 +167,7 @@ class SchedulerActor:
                     blocks,
                     request.marks,
                     request.priority,
+                    masked=request.enforced is not None,
                 )
             )
 
@@ -195,6 +201,7 @@ class SchedulerActor:
             PERFORM[type(command)](self, command, now)
         if isinstance(event, Released):
             self._clients.pop(event.request_id, None)
+            self._masks.forget(event.request_id)
 
     def _accept(self, command: cmd.Accept, _now: float) -> None:
         arrival = self._arrivals.pop(command.ticket)
@@ -237,11 +244,13 @@ class SchedulerActor:
                 command.before,
                 command.after,
                 command.first,
+                self._masks.mask(command.request_id) if command.sample else None,
             )
         )
 
     def _start_round(self, command: cmd.StartRound, _now: float) -> None:
-        rows = tuple(DecodeRow(row.lane, row.position, row.mapping) for row in command.rows)
+        masks = self._masks
+        rows = tuple(DecodeRow(row.lane, row.position, row.mapping, masks.mask(row.request_id)) for row in command.rows)
         request_ids = tuple(row.request_id for row in command.rows)
         plan = DecodeRound(rows, command.before)
         self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan))
@@ -261,7 +270,7 @@ class SchedulerActor:
         send_last(client.ticket.sender, Finished(reason, nothing, None, None, None, None))
 
     def _fail(self, command: cmd.Fail, _now: float) -> None:
-        error: NinferError = EngineFailure() if command.code == "internal_error" else refusal(command.code)
+        error = failure(command.code)
         if command.lane is not None and self._serves(command.request_id, command.lane):
             self._lanes[command.lane].mailbox.put_nowait(CloseWithError(command.request_id, error))
             return

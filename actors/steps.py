@@ -12,6 +12,7 @@ from ninfer.actors.engine import EngineLike, Pending
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.lane import LaneActor
 from ninfer.actors.ledgers import Ledgers
+from ninfer.actors.masks import Masks
 from ninfer.actors.messages import Draw, LaneMessage
 from ninfer.actors.runtime.clock import Clock
 from ninfer.actors.runtime.mailbox import Mailbox
@@ -40,6 +41,7 @@ class StepActor(Generic[M]):
         device: DeviceGateway,
         lanes: Sequence[LaneActor],
         ledgers: Ledgers,
+        masks: Masks,
         log: EventLog,
         clock: Clock,
         report: Callable[[Event], None],
@@ -49,6 +51,7 @@ class StepActor(Generic[M]):
         self._device = device
         self._lanes = lanes
         self._ledgers = ledgers
+        self._masks = masks
         self._log = log
         self._clock = clock
         self._report = report
@@ -74,7 +77,9 @@ class StepActor(Generic[M]):
         self._device.launch(step, lambda: launch(engine), landed, failed)
 
     def _hand_over(self, request_id: int, drawn: Drawn, now: float) -> None:
-        """Give a lane the tokens drawn for its request."""
+        """Give a lane the tokens drawn for its request; the mask behind them is made meanwhile."""
+        if not drawn.stopped:
+            self._masks.drawn(request_id, drawn.token_ids)
         self._log.drawn(now, request_id, drawn.token_ids)
         self._tell_lane(drawn.lane, Draw(request_id, drawn.token_ids, drawn.stopped, now))
 

@@ -19,6 +19,7 @@ from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Gateway, SchedulerMessage
 from ninfer.actors.lane import LaneActor
 from ninfer.actors.ledgers import Ledgers
+from ninfer.actors.masks import Masks
 from ninfer.actors.prefill import PrefillActor
 from ninfer.actors.runtime.clock import Clock, LoopClock
 from ninfer.actors.runtime.mailbox import Mailbox
@@ -62,12 +63,22 @@ class System:
         # request or step that the scheduler itself has let in.
         self._mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", math.inf)
         self.machine = Scheduler(settings)
-        self.lanes = [LaneActor(lane, tokenizer, self._tell) for lane in range(settings.lanes)]
+        self._masks = Masks(self._tell, self._clock)
+        self.lanes = [LaneActor(lane, tokenizer, self._masks, self._tell) for lane in range(settings.lanes)]
         ledgers = Ledgers(settings.lanes, names if names is not None else BlockNames(secrets.token_bytes(32)))
-        self._prefill = PrefillActor(self._device, self.lanes, ledgers, event_log, self._clock, self._tell)
-        self._decode = DecodeActor(self._device, self.lanes, ledgers, event_log, self._clock, self._tell)
+        steps = (self._device, self.lanes, ledgers, self._masks, event_log, self._clock, self._tell)
+        self._prefill, self._decode = PrefillActor(*steps), DecodeActor(*steps)
         self._scheduler = SchedulerActor(
-            self.machine, self._mailbox, self.lanes, self._prefill, self._decode, ledgers, self, event_log, self._clock
+            self.machine,
+            self._mailbox,
+            self.lanes,
+            self._prefill,
+            self._decode,
+            ledgers,
+            self._masks,
+            self,
+            event_log,
+            self._clock,
         )
         self.ring = CheckpointRingActor(lambda: self.machine.statistics().lanes, ledgers)
         self.slots = SlotPersistenceActor(
@@ -108,6 +119,7 @@ class System:
                     self._device.deliver,
                     self._prefill.run,
                     self._decode.run,
+                    self._masks.run,
                     self.ring.run,
                     self.slots.run,
                 ):
@@ -136,6 +148,7 @@ class System:
         self._scheduler.stop()
         self._prefill.mailbox.drain()
         self._decode.mailbox.drain()
+        self._masks.mailbox.drain()
         for lane in self.lanes:
             lane.stop()
         self.ring.stop()

@@ -185,6 +185,17 @@ class EngineFailure(NinferError):
         self.message = message
 
 
+class DeadEnd(NinferError):
+    """An output constraint leaves no token to go on with, and the answer is not complete."""
+
+    kind = "server_error"
+    code = "constraint_dead_end"
+
+    def __init__(self) -> None:
+        super().__init__("The output constraint leaves no token to go on with.")
+        self.message = str(self)
+
+
 class StartupError(NinferError):
     """The server cannot start as configured; the message tells the operator what to change."""
 

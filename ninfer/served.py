@@ -20,6 +20,7 @@ from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.config import LINEAR_ATTENTION, TextConfig
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
+from ninfer.constraints.compiler import Compiler
 from ninfer.engine.available import available_bytes
 from ninfer.engine.layouts import Specs
 from ninfer.engine.loading import layout_of, load_engine
@@ -59,6 +60,8 @@ def open_served(artifact: Artifact, settings: Settings) -> Served:
         tokenizer=tokenizer,
         template=ChatTemplate(source, tuple(tokenizer.control_ids)),
         presets=presets_for(bound.target, _generation_config(bound)),
+        compiler=Compiler(tokenizer),
+        enforces=settings.script is None,
     )
     return Served(bound, model)
 

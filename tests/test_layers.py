@@ -39,7 +39,15 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.engine.scripted": ((*STDLIB_ROW, "ninfer.text"), frozenset()),
     "ninfer.actors.runtime": ((*STDLIB_ROW, "ninfer.actors.runtime"), frozenset({"anyio"})),
     "ninfer.actors": (
-        (*STDLIB_ROW, "ninfer.actors", "ninfer.scheduler", "ninfer.text", "ninfer.ledger", "ninfer.snapshots"),
+        (
+            *STDLIB_ROW,
+            "ninfer.actors",
+            "ninfer.scheduler",
+            "ninfer.text",
+            "ninfer.constraints",
+            "ninfer.ledger",
+            "ninfer.snapshots",
+        ),
         frozenset({"anyio", "structlog", "orjson"}),
     ),
     "ninfer.replay": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from ninfer.actors.messages import Finished, PrefillProgress, Usage
 from ninfer.api.timings import Moments, timings
@@ -60,7 +60,17 @@ def closing_members(finished: Finished, received_at: float) -> dict[str, object]
         members["id_slot"] = finished.lane
     if finished.session_digest:
         members["session_digest"] = finished.session_digest
-    return members
+    return members | constraint_member(finished)
+
+
+def constraint_member(finished: Finished) -> dict[str, object]:
+    """What the body of a constrained answer says of it (6.6)."""
+    report = finished.constraint
+    if report is None:
+        return {}
+    members: dict[str, object] = asdict(report)
+    seconds = {name: members.pop(f"{name}_s") for name in ("prepare", "mask", "matcher")}
+    return {"constraint": {**members, "timings_seconds": seconds}}
 
 
 def finish_reason(reason: FinishReason, calls: ToolCallParse | None) -> str:

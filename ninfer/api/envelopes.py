@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from ninfer.errors import ActorStopped, NinferError, Overloaded, RequestRejected, Unavailable, Unsupported
+from ninfer.errors import ActorStopped, DeadEnd, NinferError, Overloaded, RequestRejected, Unavailable, Unsupported
 
 INTERNAL_MESSAGE = "Internal server error."
 
@@ -69,7 +69,7 @@ def fault_of(error: Exception) -> Fault:
             return Fault(error.http_status, error.kind, error.code, error.param, error.message)
         case Unavailable():
             return Fault(error.http_status, error.kind, error.code, None, error.message, error.retry_after_s)
-        case Unsupported():
+        case Unsupported() | DeadEnd():
             return Fault(error.http_status, error.kind, error.code, None, error.message)
         case ActorStopped():
             return fault_of(Unavailable("The server is shutting down."))

@@ -11,6 +11,7 @@ import orjson
 from ninfer.actors.messages import Admitted, Finished, Reply, TextDelta, Usage
 from ninfer.api import sse
 from ninfer.api.answers import Answer, answer_of
+from ninfer.api.chat_response import constraint_member
 from ninfer.api.envelopes import Family, Fault, body_for
 from ninfer.text.output import (
     ContentDelta,
@@ -84,6 +85,7 @@ def whole_message(model: str, deltas: Sequence[Delta], finished: Finished) -> Ev
         "content": list(_blocks(answer)),
         **stop_members(finished, len(answer.calls), answer.is_cut),
         "usage": usage_object(finished.usage),
+        **constraint_member(finished),
     }
 
 
@@ -155,7 +157,8 @@ class MessageStream:
             yield self._open_block({"type": "text", "text": ""})
             yield from self._close()
         stop = stop_members(finished, self._calls, self._closed_calls < self._calls)
-        yield {"type": "message_delta", "delta": stop, "usage": usage_object(finished.usage)}
+        usage = usage_object(finished.usage)
+        yield {"type": "message_delta", "delta": stop, "usage": usage, **constraint_member(finished)}
         yield {"type": "message_stop"}
 
     def _delta(self, delta: Delta) -> Iterator[Event]:

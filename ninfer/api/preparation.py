@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ninfer.actors.messages import GenerationRequest
-from ninfer.api.asked import Asked
+from ninfer.api.asked import MESSAGES, Asked
 from ninfer.api.fields import refusal
 from ninfer.api.presets import Preset, Presets, resolve_sampling
 from ninfer.api.thinking import Thinking, resolve_thinking
 from ninfer.config import GenerationSettings
-from ninfer.constraints.constraint import Calls, Constraint
+from ninfer.constraints.compiler import Compiler
+from ninfer.constraints.constraint import Constraint
+from ninfer.constraints.enforced import Enforced, enforce
+from ninfer.constraints.matcher import Reading
 from ninfer.text.boundaries import marks_of, turns_of
 from ninfer.text.prompt import RenderedPrompt
 from ninfer.text.template import ChatTemplate
@@ -26,6 +29,8 @@ class Model:
 
     public_id            what clients call it
     max_context_tokens   longest sequence, prompt and output together
+    compiler             of constraints, for this tokenizer
+    enforces             whether the engine draws under masks; constraints are checked in any case
     """
 
     public_id: str
@@ -33,6 +38,8 @@ class Model:
     tokenizer: Tokenizer
     template: ChatTemplate
     presets: Presets
+    compiler: Compiler
+    enforces: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,30 +107,39 @@ def render(asked: Asked, thinking: Thinking, model: Model) -> Rendered:
     return Rendered(prompt, tuple(ids), tuple(starts))
 
 
-def _at_most_one(constraint: Constraint) -> Calls | None:
-    """The calls of a constraint that asks for nothing but at most one: the answer drops those behind the first."""
-    calls = constraint.calls
-    if calls is None or calls.forced or not calls.most_one or any(tool.strict for tool in calls.tools):
-        return None
-    return calls
+def _enforced(asked: Asked, model: Model, reading: Reading) -> Enforced | None:
+    """What the output is held to; raises RequestRejected for what cannot be enforced."""
+    constraint = asked.constraint
+    if constraint is None:
+        # A budget alone is a constraint of the thinking. Agents on Messages send one with every request, far above
+        # what they want, and a constrained request has no step launched ahead: there it is a hint.
+        if reading.thinking_budget is None or not reading.opens_think or asked.api is MESSAGES:
+            return None
+        constraint = Constraint()
+    enforced = enforce(model.compiler.compile(constraint), reading)
+    return enforced if model.enforces else None
 
 
 def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSettings) -> GenerationRequest:
-    """Render and tokenise; raises RequestRejected (`invalid_prompt`, `context_length_exceeded`)."""
-    if asked.constraint is not None and asked.constraint != Constraint(calls=_at_most_one(asked.constraint)):
-        message = "this version has no constrained output yet: JSON formats, grammars and forced or strict tool calls"
-        raise refusal("parameter_not_supported", message)
+    """Render, tokenise, compile what the output is held to.
+
+    Raises RequestRejected (`invalid_prompt`, `context_length_exceeded`, the codes of constraints).
+    """
     rendered = render(asked, thinking, model)
     prompt, prompt_ids = rendered.prompt, rendered.ids
     if len(prompt_ids) > model.max_context_tokens:
         message = asked.api.too_long.format(tokens=len(prompt_ids), ceiling=model.max_context_tokens)
         raise refusal("context_length_exceeded", message, asked.api.prompt_field)
     preset = model.presets.thinking if thinking.on else model.presets.non_thinking
+    max_tokens = output_limit(asked.max_tokens, server, model.max_context_tokens).tokens
+    room = model.max_context_tokens - len(prompt_ids)
+    prefill = asked.conversation.prefill or ""
+    reading = Reading(prompt.opens_think, prefill, asked.thinking_budget, min(max_tokens, room))
     return GenerationRequest(
         prompt_ids=prompt_ids,
         opens_think=prompt.opens_think,
         sampling=resolve_sampling(asked.sampling, server, preset, secrets.randbits(64)),
-        max_tokens=output_limit(asked.max_tokens, server, model.max_context_tokens).tokens,
+        max_tokens=max_tokens,
         stops=asked.stops,
         stop_ids=() if asked.ignore_eos else tuple(sorted(model.tokenizer.stop_ids)),
         progress=asked.return_progress,
@@ -132,4 +148,5 @@ def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSe
         priority=asked.priority,
         tools=DeclaredTools(asked.tools.callable) if asked.tools.callable else None,
         tolerant_tool_calls=server.tolerant_tool_calls,
+        enforced=_enforced(asked, model, reading),
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ninfer.actors.messages import Finished, Usage
+from ninfer.api.chat_response import constraint_member
 from ninfer.api.envelopes import Fault
 from ninfer.api.responses_request import ResponsesRequest
 from ninfer.types import FinishReason, Sampling
@@ -37,6 +38,7 @@ class Frame:
         status = status_of(finished, is_cut)
         response = self._object(status, output)
         response["usage"] = usage_object(finished.usage)
+        response.update(constraint_member(finished))
         if status == "completed":
             response["completed_at"] = int(unix_time)
         else:
@@ -73,7 +75,7 @@ class Frame:
             "service_tier": "default",
             "store": request.store,
             "temperature": self.sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": request.text_format},
             "tool_choice": request.declared.choice,
             "tools": request.declared.wire,
             "top_logprobs": 0,

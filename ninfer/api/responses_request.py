@@ -51,6 +51,7 @@ class ResponsesRequest(Asked):
     items                that and all that it continues
     preserve_is_changed  whether old reasoning is treated otherwise than in the response that is continued
     declared             the tools with what their names stand for
+    text_format          the form of the answer as the client said it
     """
 
     api: ClassVar[Api] = RESPONSES
@@ -63,6 +64,7 @@ class ResponsesRequest(Asked):
     declared: ResponsesTools
     store: bool
     metadata: Mapping[str, str]
+    text_format: Object
 
 
 class PreviousResponseNotFound(RequestRejected):
@@ -101,7 +103,8 @@ def _parse(source: Object, store: ResponseStore, known: Collection[str]) -> Resp
     if parent is not None and thinking.preserve is None:
         thinking = replace(thinking, preserve=parent.preserve)
     declared = parse_responses_tools(source)
-    json = openai_format(mapping(source, "text") or {}, "text.format", None)
+    options = mapping(source, "text") or {}
+    json = openai_format(options, "text.format", None)
     return ResponsesRequest(
         model=model,
         conversation=conversation_of(instructions, items, len(input_items)),
@@ -126,6 +129,7 @@ def _parse(source: Object, store: ResponseStore, known: Collection[str]) -> Resp
         declared=declared,
         store=boolean(source, "store") is not False,
         metadata=metadata(source),
+        text_format=mapping(options, "format", "text.format") or {"type": "text"},
     )
 
 

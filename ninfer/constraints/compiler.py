@@ -14,10 +14,10 @@ from typing import Literal
 from llguidance import LLMatcher, LLParserLimits
 
 from ninfer.constraints.constraint import Constraint, GrammarAnswer, RegexAnswer, branch_of, lark
-from ninfer.constraints.matcher import DeadEnd, Matcher, Reading
+from ninfer.constraints.matcher import Matcher, Reading
 from ninfer.constraints.schema import UNSATISFIABLE, UNSUPPORTED
 from ninfer.constraints.vocabulary import Vocabulary
-from ninfer.errors import RequestRejected
+from ninfer.errors import DeadEnd, RequestRejected
 from ninfer.text.tokenizer import Tokenizer
 
 CACHE_BYTES = 256 << 20

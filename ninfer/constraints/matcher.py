@@ -9,21 +9,12 @@ from enum import Enum, StrEnum, auto
 from llguidance import LLMatcher
 
 from ninfer.constraints.vocabulary import Vocabulary, marker_progress
-from ninfer.errors import NinferError
+from ninfer.errors import DeadEnd
 
 EARLY_CLOSE = (
     "\n\n Considering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
     "</think>\n\n"
 )
-
-
-class DeadEnd(NinferError):
-    """From here on no id is legal, and the answer is not complete."""
-
-    code = "constraint_dead_end"
-
-    def __init__(self) -> None:
-        super().__init__("The output constraint leaves no token to go on with.")
 
 
 class Stage(Enum):

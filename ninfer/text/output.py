@@ -21,6 +21,7 @@ from ninfer.text.deltas import (
     append_delta,
 )
 from ninfer.text.detokenise import Detokeniser
+from ninfer.text.prompt import TOOL_CALL_OPEN
 from ninfer.text.reasoning import ChannelText, ReasoningSplitter
 from ninfer.text.stops import StopScanner
 from ninfer.text.tool_calls import ToolCallReader
@@ -47,11 +48,13 @@ class ToolUse:
     tools      the tools that may be called
     new_id     gives the id of the next call, `call_` and 16 hex digits
     tolerant   `--tolerant-tool-calls`
+    exclusive  the answer is calls or something else, and its first character decides (serving spec, 7.4)
     """
 
     tools: DeclaredTools
     new_id: Callable[[], str]
     tolerant: bool = False
+    exclusive: bool = False
 
     def reader(self) -> ToolCallReader:
         """A reader for one text."""
@@ -91,6 +94,7 @@ class OutputParser:
         self._stops_in_reasoning = stops_in_reasoning
         self._scans_reasoning = opens_think
         self._calls = tool_use.reader() if tool_use is not None else None
+        self._undecided = tool_use is not None and tool_use.exclusive
         self._gate = ThinkingGate(tool_use.reader) if tool_use is not None and opens_think else None
         self._deltas: list[Delta] = []
         self._read = 0
@@ -209,6 +213,10 @@ class OutputParser:
         if reasoning:
             self._append(self._gate.push(text) if self._gate is not None else [ReasoningDelta(text)])
         else:
+            if self._undecided and text.strip():
+                self._undecided = False
+                if not text.lstrip().startswith(TOOL_CALL_OPEN[0]):
+                    self._calls = None
             self._append(self._calls.push(text) if self._calls is not None else [ContentDelta(text)])
 
     def _close_gate(self) -> None:

@@ -20,7 +20,8 @@ from ninfer.constraints.constraint import (
     JsonAnswer,
     RegexAnswer,
 )
-from ninfer.constraints.matcher import EARLY_CLOSE, Branch, DeadEnd, Reading, Stage, effective_budget
+from ninfer.constraints.matcher import EARLY_CLOSE, Branch, Reading, Stage, effective_budget
+from ninfer.errors import DeadEnd
 from ninfer.text.output import ContentDelta, OutputParser, ToolCallArguments, ToolCallStarted, ToolUse
 from ninfer.text.tool_values import DeclaredTools
 from tests.constraints.vocabulary import STOPS, TOKENIZER, at, ids_of, legal_by_trial, write

@@ -18,6 +18,7 @@ from ninfer.api.preparation import Model
 from ninfer.api.presets import presets_for
 from ninfer.api.service import Service
 from ninfer.config import GenerationSettings, HttpSettings, SchedulerSettings, Settings
+from ninfer.constraints.compiler import Compiler
 from ninfer.requestlog.start import StartFacts
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.transitions import DeviceState
@@ -27,6 +28,7 @@ from tests.support.system import TOKENIZER, Running, running
 
 MODEL_ID = "tiny/model"
 TEMPLATE = ChatTemplate(builtin_source("qwen3_8"), tuple(TOKENIZER.control_ids))
+COMPILER = Compiler(TOKENIZER)
 UNIX_TIME = 1_790_000_000.0
 FACTS = StartFacts(
     public_id=MODEL_ID,
@@ -49,8 +51,9 @@ FACTS = StartFacts(
 )
 
 
-def model(max_context_tokens: int = 8192, template: ChatTemplate = TEMPLATE) -> Model:
-    return Model(MODEL_ID, max_context_tokens, TOKENIZER, template, presets_for("qwen3_8_27b", {}))
+def model(max_context_tokens: int = 8192, template: ChatTemplate = TEMPLATE, *, enforces: bool = False) -> Model:
+    presets = presets_for("qwen3_8_27b", {})
+    return Model(MODEL_ID, max_context_tokens, TOKENIZER, template, presets, COMPILER, enforces=enforces)
 
 
 def says(text: str) -> FakeEngine:

@@ -1,0 +1,153 @@
+"""The masks of requests that draw under constraints: each is made on a worker thread, beside the running steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+import structlog
+from anyio import to_thread
+
+from ninfer.actors.messages import ConstraintReport
+from ninfer.actors.runtime.clock import Clock
+from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.constraints.enforced import Enforced
+from ninfer.constraints.matcher import Branch
+from ninfer.errors import ActorStopped, DeadEnd
+from ninfer.scheduler.events import Event, MaskFailed, MaskReady
+
+# Masks are made beside each other, but not so many that the event loop gets no turn.
+AT_ONCE = 4
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A request's constraint where it stands.
+
+    settled   set when nothing of it is being worked out
+    """
+
+    enforced: Enforced
+    mask: bytes | None
+    may_end: bool
+    branch: Branch
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    positions: int = 0
+    upload_bytes: int = 0
+    mask_s: float = 0.0
+    matcher_s: float = 0.0
+
+    def count(self) -> None:
+        """A mask is there that a step will be given."""
+        if self.mask is not None:
+            self.positions += 1
+            self.upload_bytes += len(self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class _Advance:
+    request_id: int
+    held: _Held
+    token_ids: tuple[int, ...]
+
+
+class Masks:
+    """Holds the matcher of every constrained request from its submission until it is forgotten.
+
+    report   takes the news of each mask, which the scheduler waits for
+    """
+
+    def __init__(self, report: Callable[[Event], None], clock: Clock) -> None:
+        # Unlimited, because a request has one message at most in it.
+        self.mailbox: Mailbox[_Advance] = Mailbox("masks", math.inf)
+        self._report = report
+        self._clock = clock
+        self._held: dict[int, _Held] = {}
+
+    def begin(self, request_id: int, enforced: Enforced) -> None:
+        """A request has come that brings the mask of its first draw."""
+        matcher = enforced.matcher
+        held = _Held(enforced, enforced.mask, matcher.may_end, matcher.branch, mask_s=enforced.mask_s)
+        held.settled.set()
+        held.count()
+        self._held[request_id] = held
+
+    def forget(self, request_id: int) -> None:
+        """The request is over."""
+        self._held.pop(request_id, None)
+
+    def mask(self, request_id: int) -> bytes | None:
+        """What the request may draw next; None for everything."""
+        held = self._held.get(request_id)
+        return held.mask if held is not None else None
+
+    def drawn(self, request_id: int, token_ids: Sequence[int]) -> None:
+        """These ids were drawn for a request, and none of them ends it: make the next mask, if it is constrained."""
+        held = self._held.get(request_id)
+        if held is None:
+            return
+        held.settled = anyio.Event()
+        try:
+            self.mailbox.put_nowait(_Advance(request_id, held, tuple(token_ids)))
+        except ActorStopped:
+            held.settled.set()  # its client has been told
+
+    async def settled(self, request_id: int) -> None:
+        """Wait until nothing is being worked out for the request."""
+        held = self._held.get(request_id)
+        if held is not None:
+            await held.settled.wait()
+
+    def report(self, request_id: int, *, terminated: bool) -> ConstraintReport | None:
+        """How it went (serving spec, 6.6); None for a request without a constraint.
+
+        terminated   whether the end of the turn was drawn
+        """
+        held = self._held.get(request_id)
+        if held is None:
+            return None
+        return ConstraintReport(
+            branch=held.branch.value,
+            complete=terminated or held.may_end,
+            terminated=terminated,
+            cache=held.enforced.cache,
+            mask_positions=held.positions,
+            mask_upload_bytes=held.upload_bytes,
+            prepare_s=held.enforced.prepare_s,
+            mask_s=held.mask_s,
+            matcher_s=held.matcher_s,
+        )
+
+    async def run(self) -> None:
+        """Make masks until the mailbox is closed."""
+        limiter = anyio.CapacityLimiter(AT_ONCE)
+        async with anyio.create_task_group() as tasks:
+            async for message in self.mailbox.messages():
+                tasks.start_soon(self._make, message, limiter)
+
+    async def _make(self, message: _Advance, limiter: anyio.CapacityLimiter) -> None:
+        event: Event = MaskReady(message.request_id)
+        try:
+            await to_thread.run_sync(self._step, message.held, message.token_ids, limiter=limiter)
+        except DeadEnd as error:
+            event = MaskFailed(message.request_id, error.code)
+        except Exception as error:
+            log.exception("a mask could not be made", error=f"{type(error).__name__}: {error}")
+            event = MaskFailed(message.request_id, "internal_error")
+        message.held.settled.set()
+        self._report(event)
+
+    def _step(self, held: _Held, token_ids: tuple[int, ...]) -> None:
+        """On a worker thread, which has the matcher for itself until the scheduler is told."""
+        matcher, begin = held.enforced.matcher, self._clock.now()
+        matcher.advance(token_ids)
+        advanced = self._clock.now()
+        held.mask = matcher.mask()
+        held.may_end, held.branch = matcher.may_end, matcher.branch
+        held.matcher_s += advanced - begin
+        held.mask_s += self._clock.now() - advanced
+        held.count()
