@@ -17,7 +17,7 @@ from ninfer.step import PAGE_TOKENS
 # Weight of the newest measurement in a running average: a change of load shows within a few steps, an outlier fades.
 NEWEST = 0.3
 # Part of the bound that is left for what the device does not see: the way to the client and other work of the host.
-MARGIN = 0.1
+MARGIN = 0.25
 # Where a page alone does not fit into the bound, units may take so much longer than that.
 OVER_FIXED_COST = 1.1
 

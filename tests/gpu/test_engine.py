@@ -13,6 +13,7 @@ from torch import Tensor
 import ninfer.engine.engine as plain_engine
 from ninfer.config import EngineSettings
 from ninfer.engine.device_engine import DeviceEngine
+from ninfer.engine.device_layout import LIBRARY_BYTES
 from ninfer.engine.engine import Engine
 from ninfer.kernels.served.compiled import note_compilations
 from ninfer.model.rounds import Round, RoundShared, round_shared
@@ -180,4 +181,5 @@ def test_short_chunks_in_registers_draw_alike_and_compile_nothing(folder: Path, 
 def test_planned_bytes_are_allocated_bytes(engine: DeviceEngine) -> None:
     groups = dict(engine.memory.groups)
     planned = sum(groups[name] for name in ("weights", "kv", "state", "replay", "workspace"))
-    assert 0 <= planned - engine.allocated_bytes <= 128 << 20
+    # Beyond what is allocated stands the allowance for the library and for code.
+    assert 0 <= planned - engine.allocated_bytes <= LIBRARY_BYTES + (32 << 20)

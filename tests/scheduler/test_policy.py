@@ -72,9 +72,9 @@ def learnt(sharing: Sharing, seconds: Callable[[int], float], depth: int = 0, un
 @pytest.mark.parametrize(
     ("fixed_s", "token_s", "round_s", "bound_s", "expected"),
     [
-        (0.0, 0.001, 0.010, 0.1, 64),  # 80 tokens fit, one page
-        (0.0, 0.0005, 0.010, 0.1, 128),  # 160 tokens fit, two pages
-        (0.045, 0.00005, 0.010, 0.1, 640),  # half of it is fixed cost
+        (0.0, 0.001, 0.010, 0.1, 64),  # 65 tokens fit, one page
+        (0.0, 0.0005, 0.010, 0.1, 128),  # 130 tokens fit, two pages
+        (0.045, 0.00005, 0.010, 0.1, 384),  # most of it is fixed cost
         (0.0, 0.00001, 0.010, 0.1, 1024),  # everything fits
         (0.0, 0.1, 0.010, 0.1, 64),  # nothing fits: the least there is
         (0.0, 0.001, 0.200, 0.1, 64),  # the round alone takes too long
