@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -11,7 +12,6 @@ import structlog
 from anyio import to_thread
 
 from ninfer.actors.messages import ConstraintReport
-from ninfer.actors.runtime.clock import Clock
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.constraints.enforced import Enforced
 from ninfer.constraints.matcher import Branch
@@ -59,9 +59,10 @@ class Masks:
     """Holds the matcher of every constrained request from its submission until it is forgotten.
 
     report   takes the news of each mask, which the scheduler waits for
+    clock    monotonic seconds, for durations; read on worker threads, where the clock of the loop does not run
     """
 
-    def __init__(self, report: Callable[[Event], None], clock: Clock) -> None:
+    def __init__(self, report: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
         # Unlimited, because a request has one message at most in it.
         self.mailbox: Mailbox[_Advance] = Mailbox("masks", math.inf)
         self._report = report
@@ -143,11 +144,11 @@ class Masks:
 
     def _step(self, held: _Held, token_ids: tuple[int, ...]) -> None:
         """On a worker thread, which has the matcher for itself until the scheduler is told."""
-        matcher, begin = held.enforced.matcher, self._clock.now()
+        matcher, begin = held.enforced.matcher, self._clock()
         matcher.advance(token_ids)
-        advanced = self._clock.now()
+        advanced = self._clock()
         held.mask = matcher.mask()
         held.may_end, held.branch = matcher.may_end, matcher.branch
         held.matcher_s += advanced - begin
-        held.mask_s += self._clock.now() - advanced
+        held.mask_s += self._clock() - advanced
         held.count()
