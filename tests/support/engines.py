@@ -51,6 +51,10 @@ def _page(before: bytes, ids: Sequence[int]) -> bytes:
     return before + array("q", [*ids, *[-1] * (PAGE_TOKENS - len(ids))]).tobytes()
 
 
+def _leaves(mask: bytes, token_id: int) -> bool:
+    return token_id // 8 < len(mask) and bool(mask[token_id // 8] >> token_id % 8 & 1)
+
+
 @dataclass
 class _Lane:
     """ids: of the prompt and all drawn, by position; digests[b]: of all tokens before block b"""
@@ -85,7 +89,8 @@ class FakePending(Generic[R]):
 
 
 class FakeEngine:
-    """Draws ``words(prompt)`` token by token, then the first stop id, then zeros; checks every plan on the way.
+    """Draws ``words(prompt)`` token by token, then the first stop id, then zeros; checks every plan on the way. What a
+    mask forbids gives way to the lowest id that it leaves.
 
     folds_late   as :func:`ninfer.step.standing_block` says
     """
@@ -207,7 +212,8 @@ class FakeEngine:
         for block in range(plan.begin // PAGE_TOKENS, pages_for(end)):
             self._pages[lane.table[block]] = lane.page(block, end)
         self._stand(plan.lane, end // PAGE_TOKENS)
-        drawn = self._draw(plan.lane) if plan.sample else None
+        assert plan.sample or plan.mask is None
+        drawn = self._draw(plan.lane, plan.mask) if plan.sample else None
         self._carry_out(plan.after)
         return PrefillResult(drawn, 0.001)
 
@@ -222,7 +228,7 @@ class FakeEngine:
             block = row.position // PAGE_TOKENS
             self._pages[lane.table[block]] = lane.page(block, row.position + 1)
             self._stand(row.lane, block if self.folds_late else (row.position + 1) // PAGE_TOKENS)
-        return DecodeResult(tuple(self._draw(row.lane) for row in plan.rows), 0.0005)
+        return DecodeResult(tuple(self._draw(row.lane, row.mask) for row in plan.rows), 0.0005)
 
     def _state(self, lane: _Lane, block: int) -> bytes:
         lane.page(block, block * PAGE_TOKENS)
@@ -247,7 +253,7 @@ class FakeEngine:
         lane.table.extend(mapping.pages)
         assert len(lane.table) >= pages_for(tokens)
 
-    def _draw(self, index: int) -> Drawn:
+    def _draw(self, index: int, mask: bytes | None) -> Drawn:
         lane = self._lane(index)
         if lane.words is None:
             lane.words = self._words(tuple(lane.ids[: lane.prompt_tokens]))
@@ -258,6 +264,8 @@ class FakeEngine:
             token = lane.words[at]
         else:
             token = stop_ids[0] if stop_ids else 0
+        if mask is not None and not _leaves(mask, token):
+            token = next(n for n in range(8 * len(mask)) if _leaves(mask, n))
         lane.ids.append(token)
         return Drawn(index, (token,), token in stop_ids)
 

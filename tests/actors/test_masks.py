@@ -1,0 +1,176 @@
+"""Constrained requests through the actors: what they may draw, what they tell, and how they end."""
+
+from __future__ import annotations
+
+import io
+import threading
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from ninfer.actors.eventlog import EventLog
+from ninfer.actors.masks import Masks
+from ninfer.actors.messages import ConstraintReport, Failed, Finished, GenerationRequest
+from ninfer.config import SchedulerSettings
+from ninfer.constraints.compiler import Compiler
+from ninfer.constraints.constraint import ChoiceAnswer, Constraint, RegexAnswer
+from ninfer.constraints.enforced import Enforced, enforce
+from ninfer.constraints.matcher import Matcher, Reading
+from ninfer.errors import DeadEnd, EngineFailure
+from ninfer.replay import replay
+from ninfer.scheduler.events import Event
+from ninfer.types import FinishReason
+from tests.support.engines import FakeEngine
+from tests.support.system import TOKENIZER, Running, collect, content, echo, last, request_for, running
+
+pytestmark = pytest.mark.asyncio
+COMPILER = Compiler(TOKENIZER)
+CHOICE = Constraint(ChoiceAnswer(("yes", "no"), "c"))
+
+
+def constrained(constraint: Constraint, text: str = "hello", **options: int) -> GenerationRequest:
+    return replace(request_for(text, **options), enforced=enforce(COMPILER.compile(constraint), Reading()))  # type: ignore[arg-type]
+
+
+def says(text: str) -> FakeEngine:
+    ids = TOKENIZER.encode(text)
+    return FakeEngine(lambda _prompt: ids)
+
+
+async def ask(state: Running, request: GenerationRequest) -> tuple[str, Finished | Failed]:
+    ticket = await state.system.gateway.arrive()
+    await ticket.submit(request)
+    replies = await collect(ticket.replies)
+    await ticket.release()
+    return content(replies), last(replies)
+
+
+def finished(end: Finished | Failed) -> ConstraintReport:
+    assert isinstance(end, Finished)
+    assert end.constraint is not None
+    return end.constraint
+
+
+async def test_a_model_that_says_something_else_says_one_of_the_choices() -> None:
+    async with running(engine=says("maybe")) as state:
+        text, end = await ask(state, constrained(CHOICE))
+        report = finished(end)
+    assert text in ("yes", "no")
+    assert (report.complete, report.terminated, report.branch) == (True, True, "content")
+    assert report.mask_positions == finished_tokens(end)
+    assert report.mask_upload_bytes == report.mask_positions * -(-TOKENIZER.id_count // 32) * 4
+
+
+def finished_tokens(end: Finished | Failed) -> int:
+    assert isinstance(end, Finished)
+    return end.usage.completion_tokens
+
+
+async def test_a_model_that_says_what_it_may_is_not_changed() -> None:
+    async with running(engine=says("no")) as state:
+        assert (await ask(state, constrained(CHOICE)))[0] == "no"
+
+
+async def test_a_limit_may_cut_the_answer() -> None:
+    async with running(engine=says("aaaa")) as state:
+        text, end = await ask(state, constrained(Constraint(RegexAnswer("(aa)*b", "r")), max_tokens=1))
+        report = finished(end)
+    assert isinstance(end, Finished)
+    assert end.reason is FinishReason.OUTPUT_LIMIT
+    assert set(text) <= {"a", "b"}
+    assert (report.complete, report.terminated) == (text.endswith("b"), False)
+
+
+async def test_how_complete_a_cut_answer_is_counts_its_last_token() -> None:
+    """The last words wait for the matcher, which may still be at the token before."""
+    async with running(engine=says("yes")) as state:
+        tokens = len(TOKENIZER.encode("yes"))
+        text, end = await ask(state, constrained(CHOICE, max_tokens=tokens))
+    assert text == "yes"
+    assert (finished(end).complete, finished(end).terminated) == (True, False)
+
+
+async def test_many_at_once_and_others_beside_them_are_replayed_decision_for_decision() -> None:
+    file = io.BytesIO()
+    answers: dict[int, tuple[str, Finished | Failed]] = {}
+    async with (
+        running(SchedulerSettings(lanes=4), engine=FakeEngine(echo), log=EventLog(file)) as state,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def one(n: int) -> None:
+            request = constrained(CHOICE, f"prompt {n}") if n % 2 else request_for(f"prompt {n}")
+            answers[n] = await ask(state, request)
+
+        for n in range(8):
+            tasks.start_soon(one, n)
+    assert all(answers[n][0] in ("yes", "no") for n in range(1, 8, 2))
+    assert all(answers[n][0] == TOKENIZER.decode(echo(tuple(TOKENIZER.encode(f"prompt {n}")))) for n in range(0, 8, 2))
+    assert replay(file.getvalue().splitlines(keepends=True)).requests == 8
+
+
+class SlowMatcher(Matcher):
+    """Takes until somebody opens the gate, then may fail."""
+
+    gate = threading.Event()
+    error: Exception | None = None
+
+    def mask(self) -> bytes | None:
+        if self._thought < 0:
+            assert self.gate.wait(30), "the test never opened the gate"
+            if self.error is not None:
+                raise self.error
+        self._thought = -1
+        return super().mask()
+
+
+def slow(error: Exception | None = None) -> tuple[GenerationRequest, SlowMatcher]:
+    """A request whose first mask is there, and whose second waits."""
+    compiled = COMPILER.compile(CHOICE)
+    assert compiled.grammar is not None
+    matcher = SlowMatcher(compiled.vocabulary, compiled.grammar.deep_copy(), Reading())
+    matcher.gate, matcher.error = threading.Event(), error
+    enforced = Enforced(CHOICE, "hit", matcher, matcher.mask(), 0.0, 0.0)
+    return replace(request_for("hello"), enforced=enforced), matcher
+
+
+@pytest.mark.parametrize("error", [DeadEnd(), ValueError("broken")], ids=["dead end", "bug"])
+async def test_a_mask_that_cannot_be_made_ends_the_request_and_no_other(error: Exception) -> None:
+    async with running(engine=says("yes")) as state:
+        request, matcher = slow(error)
+        matcher.gate.set()
+        _, end = await ask(state, request)
+        assert isinstance(end, Failed)
+        assert isinstance(end.error, DeadEnd if isinstance(error, DeadEnd) else EngineFailure)
+        assert (await ask(state, constrained(CHOICE)))[0] == "yes"
+
+
+async def test_others_go_on_and_the_client_may_leave_while_a_mask_is_made() -> None:
+    async with running(SchedulerSettings(lanes=2), engine=says("yes")) as state:
+        request, matcher = slow()
+        ticket = await state.system.gateway.arrive()
+        await ticket.submit(request)
+        assert (await ask(state, request_for("beside it")))[0] == "yes"
+        await ticket.release()
+        assert (await ask(state, request_for("and behind it")))[0] == "yes"
+        matcher.gate.set()
+        while state.system.machine.requests:
+            await anyio.lowlevel.checkpoint()
+        assert (await ask(state, constrained(CHOICE)))[0] == "yes"
+        state.system.machine.audit()
+
+
+async def test_tokens_of_requests_without_a_constraint_make_no_masks() -> None:
+    events: list[Event] = []
+    masks = Masks(events.append)
+    masks.drawn(7, [1])
+    assert masks.mask(7) is None
+    assert masks.report(7, terminated=True) is None
+    await masks.settled(7)
+    masks.begin(7, slow()[0].enforced)  # type: ignore[arg-type]
+    assert masks.mask(7) is not None
+    masks.forget(7)
+    assert masks.mask(7) is None
+    masks.mailbox.drain()
+    assert events == []
