@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ninfer.api.exposition import COUNTER, GAUGE, HISTOGRAM, Histogram, Sample, Series, Value, exposition
-from ninfer.api.observed import Observed, Outcome
+from ninfer.api.observed import Constraints, Observed
 from ninfer.scheduler.statistics import SchedulerStatistics
 from ninfer.scheduler.transitions import Lifecycle
 
@@ -35,9 +35,6 @@ _NOTHING_YET: tuple[tuple[str, str, Value], ...] = (
     ("ninfer:slot_erases_total", COUNTER, 0),
     ("ninfer:slot_auto_saves_total", COUNTER, 0),
     ("ninfer:slot_auto_save_failures_total", COUNTER, 0),
-    ("ninfer:constraint_prepare_seconds_total", COUNTER, 0.0),
-    ("ninfer:constraint_mask_seconds_total", COUNTER, 0.0),
-    ("ninfer:constraint_matcher_seconds_total", COUNTER, 0.0),
 )
 # Admissions by the source of the prompt's beginning (14.2).
 REUSE_PATHS = (
@@ -64,7 +61,7 @@ def metrics(statistics: SchedulerStatistics, observed: Observed, ready_at: float
             *_scheduler(statistics),
             *_reuse(statistics, observed),
             *(_one(name, kind, value) for name, kind, value in _NOTHING_YET),
-            *_constraints(),
+            *_constraints(observed.constraints),
             _one("ninfer:engine_ready", GAUGE, int(statistics.lifecycle == Lifecycle.SERVING.name)),
             _one("ninfer:server_start_time_seconds", GAUGE, float(ready_at or 0)),
             _histogram("ninfer:decode_gap_seconds", observed.gaps),
@@ -141,10 +138,13 @@ def reuse_counts(statistics: SchedulerStatistics) -> dict[str, int]:
     return {**dict.fromkeys(REUSE_PATHS, 0), **dict(totals.reuse), "host_restore": totals.host_restores}
 
 
-def _constraints() -> list[Series]:
-    outcomes = tuple(Sample(0, {"outcome": outcome.value}) for outcome in Outcome)
-    results = tuple(Sample(0, {"result": result}) for result in ("hit", "built", "waited"))
+def _constraints(seen: Constraints) -> list[Series]:
+    outcomes = tuple(Sample(count, {"outcome": outcome.value}) for outcome, count in seen.outcomes.items())
+    results = tuple(Sample(count, {"result": result}) for result, count in seen.cache.items())
     return [
+        _one("ninfer:constraint_prepare_seconds_total", COUNTER, seen.prepare_s),
+        _one("ninfer:constraint_mask_seconds_total", COUNTER, seen.mask_s),
+        _one("ninfer:constraint_matcher_seconds_total", COUNTER, seen.matcher_s),
         Series("ninfer:constraint_requests_total", COUNTER, outcomes),
         Series("ninfer:constraint_cache_total", COUNTER, results),
     ]

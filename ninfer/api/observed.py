@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ninfer.actors.messages import Admitted, Finished, PrefillProgress, Reply, TextDelta
+from ninfer.actors.messages import Admitted, ConstraintReport, Finished, PrefillProgress, Reply, TextDelta
 from ninfer.api.exposition import Histogram
 
 # Serving spec, 4.4.
@@ -38,6 +38,24 @@ class LastRequest:
         return self.generation_s / (self.completion_tokens - 1)
 
 
+class Constraints:
+    """Running counts of constrained requests, and seconds that went into their masks."""
+
+    def __init__(self) -> None:
+        self.outcomes = dict.fromkeys(Outcome, 0)
+        self.cache = dict.fromkeys(("hit", "built", "waited"), 0)
+        self.prepare_s = 0.0
+        self.mask_s = 0.0
+        self.matcher_s = 0.0
+
+    def saw(self, report: ConstraintReport) -> None:
+        """Take note of how one went."""
+        self.cache[report.cache] += 1
+        self.prepare_s += report.prepare_s
+        self.mask_s += report.mask_s
+        self.matcher_s += report.matcher_s
+
+
 class Observed:
     """Running counts of one process."""
 
@@ -52,12 +70,14 @@ class Observed:
         self.queue = Histogram(REQUEST_BOUNDS_S)
         self.gaps = Histogram(GAP_BOUNDS_S)
         self.last: LastRequest | None = None
+        self.constraints = Constraints()
 
 
 class Watched:
     """One request on its way; `received_at` is on the clock of its replies."""
 
-    def __init__(self, observed: Observed, received_at: float) -> None:
+    def __init__(self, observed: Observed, received_at: float, *, constrained: bool = False) -> None:
+        self._constrained = constrained
         self._observed = observed
         self._received_at = received_at
         self._admitted: Admitted | None = None
@@ -82,6 +102,7 @@ class Watched:
         """It is over; called once."""
         observed = self._observed
         observed.outcomes[outcome] += 1
+        observed.constraints.outcomes[outcome] += self._constrained
         if outcome is Outcome.COMPLETED:
             observed.duration.observe(at - self._received_at)
         elif outcome is Outcome.CANCELLED and self._admitted is None:
@@ -105,5 +126,7 @@ class Watched:
     def _finished(self, reply: Finished) -> None:
         count, first, last = reply.usage.completion_tokens, reply.first_token_at, reply.last_token_at
         self._tokens(count, first, last)
+        if reply.constraint is not None:
+            self._observed.constraints.saw(reply.constraint)
         if count >= 2 and first is not None and last is not None:
             self._observed.last = LastRequest(count, last - first)

@@ -108,4 +108,5 @@ class Service:
             preserve_thinking=thinking.preserve,
             prompt_cache_key=asked.cache_key,
             preserve_thinking_semantic_change=asked.preserve_is_changed,
+            constraint_kind=asked.constraint.kind if asked.constraint is not None else None,
         )

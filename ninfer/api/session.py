@@ -52,7 +52,7 @@ class Session:
 
     def __init__(self, ticket: Ticket, facts: RequestFacts, request_log: RequestLog, observed: Observed) -> None:
         self._ticket = ticket
-        self._watched = Watched(observed, ticket.received_at)
+        self._watched = Watched(observed, ticket.received_at, constrained=facts.constraint_kind is not None)
         self._wants_progress = False
         self._facts = facts
         self._log = request_log

@@ -78,6 +78,20 @@ class Constraint:
     calls: Calls | None = None
 
     @property
+    def kind(self) -> str | None:
+        """As the request log has it: what the answer is held to, or `tools` where only calls are (spec 16.3)."""
+        match self.answer:
+            case JsonAnswer(_, where):
+                return "json_schema" if where.endswith(".schema") else "json_object"
+            case GrammarAnswer():
+                return "grammar"
+            case RegexAnswer():
+                return "regex"
+            case ChoiceAnswer():
+                return "choice"
+        return "tools" if self.calls is not None else None
+
+    @property
     def forces_calls(self) -> bool:
         """Whether the answer is calls and nothing else."""
         return self.calls is not None and self.calls.forced

@@ -51,6 +51,7 @@ class RequestFacts:
     preserve_thinking: bool | None
     prompt_cache_key: str | None
     preserve_thinking_semantic_change: bool = False
+    constraint_kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def request_object(facts: RequestFacts, prepared: PreparedFacts | None) -> Recor
     record: Record = asdict(facts)
     key = record.pop("prompt_cache_key")
     record["prompt_cache_key_digest"] = digest_of(str(key).encode()) if key is not None else ""
-    record |= {"graft": None, "constraint_kind": None}
+    record |= {"graft": None, "constraint_kind": record.pop("constraint_kind")}
     if prepared is not None:
         record |= {
             "enable_thinking": prepared.enable_thinking,
@@ -148,7 +149,7 @@ def request_done(
         "result": result,
         "timings_seconds": times,
         "speculative": speculative,
-        "constraint": None,
+        "constraint": asdict(finished.constraint) if finished.constraint is not None else None,
     }
 
 
