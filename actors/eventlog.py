@@ -7,6 +7,8 @@ asked for (serving spec, 18.6).
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -98,6 +100,12 @@ class EventLog:
         """Tokens drawn for a request, if content is logged."""
         if self._content:
             self._write("content", now, {"type": "Drawn", "request_id": request_id, "token_ids": list(token_ids)})
+
+    def mask(self, now: float, request_id: int, mask: bytes | None) -> None:
+        """What the next draw of a constrained request may give, if content is logged; None for everything."""
+        if self._content:
+            packed = base64.b64encode(zlib.compress(mask)).decode() if mask is not None else None
+            self._write("content", now, {"type": "Mask", "request_id": request_id, "mask": packed})
 
     def _write(self, kind: str, now: float, fields: dict[str, Any]) -> None:
         if self._logger is None:

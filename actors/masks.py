@@ -59,13 +59,20 @@ class Masks:
     """Holds the matcher of every constrained request from its submission until it is forgotten.
 
     report   takes the news of each mask, which the scheduler waits for
+    note     takes each mask before that, by request
     clock    monotonic seconds, for durations; read on worker threads, where the clock of the loop does not run
     """
 
-    def __init__(self, report: Callable[[Event], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        report: Callable[[Event], None],
+        note: Callable[[int, bytes | None], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         # Unlimited, because a request has one message at most in it.
         self.mailbox: Mailbox[_Advance] = Mailbox("masks", math.inf)
         self._report = report
+        self._note = note
         self._clock = clock
         self._held: dict[int, _Held] = {}
 
@@ -76,6 +83,7 @@ class Masks:
         held.settled.set()
         held.count()
         self._held[request_id] = held
+        self._note(request_id, held.mask)
 
     def forget(self, request_id: int) -> None:
         """The request is over."""
@@ -139,6 +147,8 @@ class Masks:
         except Exception as error:
             log.exception("a mask could not be made", error=f"{type(error).__name__}: {error}")
             event = MaskFailed(message.request_id, "internal_error")
+        else:
+            self._note(message.request_id, message.held.mask)
         message.held.settled.set()
         self._report(event)
 

@@ -63,7 +63,7 @@ class System:
         # request or step that the scheduler itself has let in.
         self._mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", math.inf)
         self.machine = Scheduler(settings)
-        self._masks = Masks(self._tell)
+        self._masks = Masks(self._tell, lambda request_id, mask: event_log.mask(self._clock.now(), request_id, mask))
         self.lanes = [LaneActor(lane, tokenizer, self._masks, self._tell) for lane in range(settings.lanes)]
         ledgers = Ledgers(settings.lanes, names if names is not None else BlockNames(secrets.token_bytes(32)))
         steps = (self._device, self.lanes, ledgers, self._masks, event_log, self._clock, self._tell)

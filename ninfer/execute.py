@@ -7,6 +7,8 @@ and the reset that follows it counts for nothing and is not compared.
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -91,6 +93,7 @@ class Executor(Onlooker):
         self.stopped_at: tuple[int, str] | None = None
         self._model = model
         self._prompts: dict[int, Prompt] = {}
+        self._masks: dict[int, bytes | None] = {}
         self._logged: defaultdict[int, deque[int]] = defaultdict(deque)
         self._drawn: defaultdict[int, int] = defaultdict(int)
         self._flight: deque[tuple[cmd.StartChunk | cmd.StartRound, Pending[Any]]] = deque()
@@ -112,15 +115,20 @@ class Executor(Onlooker):
             raise ReplayDiffers("there was no model behind it, so there is nothing to execute")
 
     def content(self, number: int, record: Mapping[str, Any]) -> None:
-        """Remember a prompt, or what was drawn."""
+        """Remember a prompt, a mask, or what was drawn."""
         try:
+            if record["type"] == "Mask":
+                packed = record["mask"]
+                mask = zlib.decompress(base64.b64decode(packed, validate=True)) if packed is not None else None
+                self._masks[record["request_id"]] = mask
+                return
             request_id, ids = record["request_id"], tuple(record["token_ids"])
             if record["type"] == "Prompt":
                 sampling = build(Sampling, record["sampling"])
                 self._prompts[request_id] = Prompt(ids, sampling, tuple(record["stop_ids"]))
             else:
                 self._logged[request_id].extend(ids)
-        except (BadRecord, KeyError, TypeError) as error:
+        except (BadRecord, KeyError, TypeError, ValueError, zlib.error) as error:
             raise ReplayDiffers(f"line {number}: not content of this version: {error}") from None
 
     def decided(self, number: int, now: float, event: ev.Event, commands: Sequence[cmd.Command]) -> None:
@@ -141,6 +149,7 @@ class Executor(Onlooker):
                 self._void = False
             case ev.Released():
                 self._prompts.pop(event.request_id, None)
+                self._masks.pop(event.request_id, None)
         for command in commands:
             self._obey(number, command)
 
@@ -155,7 +164,10 @@ class Executor(Onlooker):
                 self._flight.append((command, self._engine.launch(self._chunk(number, command))))
                 self.steps += 1
             case cmd.StartRound():
-                rows = tuple(DecodeRow(row.lane, row.position, row.mapping) for row in command.rows)
+                masks = self._masks
+                rows = tuple(
+                    DecodeRow(row.lane, row.position, row.mapping, masks.get(row.request_id)) for row in command.rows
+                )
                 self._flight.append((command, self._engine.launch(DecodeRound(rows, command.before))))
                 self.steps += 1
             case cmd.ReadSession():
@@ -179,6 +191,7 @@ class Executor(Onlooker):
             sample=command.sample,
             before=command.before,
             after=command.after,
+            mask=self._masks.get(command.request_id) if command.sample else None,
         )
 
     def _finish_flight(self, number: int) -> None:

@@ -20,6 +20,10 @@ from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
 from ninfer.artifact.tiny import build_tiny
 from ninfer.config import EngineSettings, LogSettings, SchedulerSettings, Settings
+from ninfer.constraints.compiler import Compiler
+from ninfer.constraints.constraint import Constraint, RegexAnswer
+from ninfer.constraints.enforced import enforce
+from ninfer.constraints.matcher import Reading
 from ninfer.engine.engine import Engine
 from ninfer.ledger import PromptIdentity
 from ninfer.replay import Onlooker, main, replay
@@ -43,6 +47,10 @@ SCHEDULER = SchedulerSettings(
 )
 PAGES = 10
 WARM = Sampling(temperature=1.0, top_k=20, top_p=0.95, min_p=0.0, presence_penalty=1.5, frequency_penalty=0.5, seed=7)
+
+
+COMPILER = Compiler(TOKENIZER)
+HEX = Constraint(RegexAnswer("([0-9a-f]{2} )+", "structured_outputs.regex"))
 
 
 class Builder:
@@ -73,6 +81,7 @@ def conversation() -> list[GenerationRequest]:
             stops=(),
             stop_ids=every_seventh if number == 3 else (),
             marks=Marks(turn=len(prompt)),
+            enforced=enforce(COMPILER.compile(HEX), Reading()) if number in (1, 4) else None,
         )
         for number, prompt in enumerate(prompts)
     ]

@@ -163,7 +163,7 @@ async def test_others_go_on_and_the_client_may_leave_while_a_mask_is_made() -> N
 
 async def test_tokens_of_requests_without_a_constraint_make_no_masks() -> None:
     events: list[Event] = []
-    masks = Masks(events.append)
+    masks = Masks(events.append, lambda _request_id, _mask: None)
     masks.drawn(7, [1])
     assert masks.mask(7) is None
     assert masks.report(7, terminated=True) is None
