@@ -28,7 +28,6 @@ from tests.support.system import TOKENIZER, Running, running
 
 MODEL_ID = "tiny/model"
 TEMPLATE = ChatTemplate(builtin_source("qwen3_8"), tuple(TOKENIZER.control_ids))
-COMPILER = Compiler(TOKENIZER)
 UNIX_TIME = 1_790_000_000.0
 FACTS = StartFacts(
     public_id=MODEL_ID,
@@ -53,7 +52,7 @@ FACTS = StartFacts(
 
 def model(max_context_tokens: int = 8192, template: ChatTemplate = TEMPLATE, *, enforces: bool = False) -> Model:
     presets = presets_for("qwen3_8_27b", {})
-    return Model(MODEL_ID, max_context_tokens, TOKENIZER, template, presets, COMPILER, enforces=enforces)
+    return Model(MODEL_ID, max_context_tokens, TOKENIZER, template, presets, Compiler(TOKENIZER), enforces=enforces)
 
 
 def says(text: str) -> FakeEngine:

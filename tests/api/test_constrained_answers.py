@@ -1,0 +1,131 @@
+"""Constrained answers over the three protocols, whole and streamed, with a model that would say something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.support.http import MODEL_ID, Served, model, says, served
+
+pytestmark = pytest.mark.asyncio
+
+MESSAGES = [{"role": "user", "content": "Which?"}]
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"], "additionalProperties": False}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "out", "schema": SCHEMA}}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA, "strict": True}}
+PLAIN = {"model": MODEL_ID, "messages": MESSAGES, "enable_thinking": False, "max_tokens": 200}
+REPORTED = {"branch", "complete", "terminated", "cache", "mask_positions", "mask_upload_bytes", "timings_seconds"}
+
+
+async def post(state: Served, path: str, **fields: object) -> dict[str, Any]:
+    response = await state.send(path, fields)
+    body = await response.get_data()
+    assert response.status_code == 200, body
+    parsed: dict[str, Any] = orjson.loads(body)
+    return parsed
+
+
+async def events(state: Served, path: str, **fields: object) -> list[dict[str, Any]]:
+    data = await (await state.send(path, {**fields, "stream": True})).get_data()
+    lines = [line[6:] for line in data.splitlines() if line.startswith(b"data: {")]
+    return [orjson.loads(line) for line in lines]
+
+
+async def test_chat_answers_with_json_of_the_schema_whole_and_streamed() -> None:
+    async with served(says("Well, "), the_model=model(enforces=True)) as state:
+        body = await post(state, "/v1/chat/completions", **PLAIN, response_format=FORMAT)
+        chunks = await events(state, "/v1/chat/completions", **PLAIN, response_format=FORMAT)
+    content = body["choices"][0]["message"]["content"]
+    assert orjson.loads(content)["a"] in ("x", "y")
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["constraint"].keys() == REPORTED
+    assert (body["constraint"]["terminated"], body["constraint"]["cache"]) == (True, "built")
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == content
+    assert [chunk["constraint"]["cache"] for chunk in chunks if "constraint" in chunk] == ["hit"]
+    assert "constraint" in chunks[-1]
+
+
+async def test_thinking_comes_first_and_is_free() -> None:
+    async with served(says("Hm, {x}?</think>\n\nWell, "), the_model=model(enforces=True)) as state:
+        fields = {**PLAIN, "enable_thinking": True}
+        body = await post(state, "/v1/chat/completions", **fields, response_format=FORMAT)
+    message = body["choices"][0]["message"]
+    assert message["reasoning_content"] == "Hm, {x}?"
+    assert orjson.loads(message["content"])["a"] in ("x", "y")
+
+
+async def test_a_budget_ends_the_thinking() -> None:
+    async with served(says("on and on " * 50), the_model=model(enforces=True)) as state:
+        fields = {**PLAIN, "enable_thinking": True, "thinking_budget": 4}
+        body = await post(state, "/v1/chat/completions", **fields, response_format=FORMAT)
+    message = body["choices"][0]["message"]
+    assert message["reasoning_content"].endswith("based on the thinking directly now.")
+    assert orjson.loads(message["content"])["a"] in ("x", "y")
+
+
+async def test_a_forced_strict_call_on_every_protocol() -> None:
+    async with served(says("No."), the_model=model(enforces=True)) as state:
+        chat = await post(state, "/v1/chat/completions", **PLAIN, tools=[TOOL], tool_choice=TOOL)
+        flat = {"type": "function", "name": "look", "parameters": SCHEMA, "strict": True}
+        responses = await post(
+            state, "/v1/responses", model=MODEL_ID, input="Which?", tools=[flat], tool_choice="required",
+            chat_template_kwargs={"enable_thinking": False}, parallel_tool_calls=False,
+        )  # fmt: skip
+        tools = [{"name": "look", "input_schema": SCHEMA, "strict": True}]
+        choice = {"type": "any", "disable_parallel_tool_use": True}
+        fields = {"model": "m", "max_tokens": 200, "messages": MESSAGES, "thinking": {"type": "disabled"}}
+        messages = await post(state, "/v1/messages", **fields, tools=tools, tool_choice=choice)
+        stream = await events(state, "/v1/messages", **fields, tools=tools, tool_choice=choice)
+    (call,) = chat["choices"][0]["message"]["tool_calls"]
+    assert chat["choices"][0]["finish_reason"] == "tool_calls"
+    assert orjson.loads(call["function"]["arguments"])["a"] in ("x", "y")
+    assert chat["constraint"]["branch"] == "tools"
+    (item,) = responses["output"]
+    assert (item["type"], responses["status"]) == ("function_call", "completed")
+    assert responses["constraint"]["complete"]
+    assert messages["stop_reason"] == "tool_use"
+    assert messages["content"][0]["input"]["a"] in ("x", "y")
+    (delta,) = [event for event in stream if event["type"] == "message_delta"]
+    assert delta["constraint"].keys() == REPORTED
+
+
+async def test_json_or_a_call_as_the_model_begins() -> None:
+    call = "<tool_call>\n<function=look>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>"
+    fields = {**PLAIN, "tools": [TOOL], "response_format": FORMAT}
+    async with served(says(call), the_model=model(enforces=True)) as state:
+        called = await post(state, "/v1/chat/completions", **fields)
+    text = {"type": "json_schema", "json_schema": {"schema": {"type": "string", "maxLength": 200}}}
+    async with served(says(f'"{call}"'.replace("\n", "\\n")), the_model=model(enforces=True)) as state:
+        answered = await post(state, "/v1/chat/completions", **{**fields, "response_format": text})
+    assert called["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "look"
+    assert called["choices"][0]["message"]["content"] is None
+    assert "tool_calls" not in answered["choices"][0]["message"]
+    assert isinstance(orjson.loads(answered["choices"][0]["message"]["content"]), str)
+
+
+async def test_what_cannot_be_enforced_is_refused_before_anything_else_and_free_answers_say_nothing() -> None:
+    async with served(says("Hi."), the_model=model(enforces=True)) as state:
+        schema = {"properties": {"a": {"format": "date"}}}
+        wanted = {"type": "json_schema", "json_schema": {"schema": schema}}
+        for stream in (False, True):
+            refused = await state.post({**PLAIN, "response_format": wanted, "stream": stream})
+            error = orjson.loads(await refused.get_data())["error"]
+            assert (refused.status_code, error["code"]) == (400, "unsupported_json_schema")
+            assert error["param"] == "response_format.json_schema.schema/properties/a/format"
+        assert "constraint" not in await post(state, "/v1/chat/completions", **PLAIN)
+        await post(state, "/v1/chat/completions", **PLAIN, structured_outputs={"choice": ["a", "b"]})
+        metrics = await (await state.app.test_client().get("/metrics")).get_data(as_text=True)
+    assert 'ninfer:constraint_requests_total{outcome="completed"} 1\n' in metrics
+    assert 'ninfer:constraint_requests_total{outcome="rejected"} 2\n' in metrics
+    assert 'ninfer:constraint_cache_total{result="built"} 1\n' in metrics
+
+
+async def test_an_engine_without_masks_checks_constraints_and_does_not_keep_to_them() -> None:
+    async with served(says("Well, ")) as state:
+        body = await post(state, "/v1/chat/completions", **PLAIN, response_format=FORMAT)
+        bad = await state.post({**PLAIN, "structured_outputs": {"regex": "("}})
+    assert body["choices"][0]["message"]["content"] == "Well, "
+    assert "constraint" not in body
+    assert bad.status_code == 400
