@@ -111,6 +111,7 @@ class LaneActor:
             stops=request.stops,
             stops_in_reasoning=request.stops_in_reasoning,
             tool_use=_tool_use(request),
+            exact=request.enforced is not None and request.enforced.constraint.answer is not None,
         )
         service = _Service(
             message.request_id,

@@ -71,6 +71,7 @@ class OutputParser:
     stops_in_reasoning
                   whether they also count in reasoning (Chat, Responses) or only in the answer (Messages, serving 9.1)
     tool_use      without it the markup of calls is text
+    exact         the answer is published as it stands behind the thinking, white space in front of it included
 
     Counts (serving spec 5.3): `completion_tokens` are the ids up to and including the one that ended the output,
     `reasoning_tokens` those of them that came while reasoning was open, the one that closes it included.
@@ -85,11 +86,12 @@ class OutputParser:
         stops: Sequence[str] = (),
         stops_in_reasoning: bool = True,
         tool_use: ToolUse | None = None,
+        exact: bool = False,
     ) -> None:
         self._text_bytes = text_bytes
         self._stop_ids = stop_ids
         self._detokeniser = Detokeniser()
-        self._splitter = ReasoningSplitter(opens_think)
+        self._splitter = ReasoningSplitter(opens_think, exact=exact)
         self._scanner = StopScanner(stops)
         self._stops_in_reasoning = stops_in_reasoning
         self._scans_reasoning = opens_think

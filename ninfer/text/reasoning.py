@@ -45,17 +45,22 @@ _REASONING = frozenset((_State.OPENED, _State.REOPENED, _State.THINKING))
 
 
 class ReasoningSplitter:
-    """Splits text that arrives in pieces; for every split the pieces of a channel join to the same text."""
+    """Splits text that arrives in pieces; for every split the pieces of a channel join to the same text.
 
-    def __init__(self, opens_think: bool) -> None:
+    exact   a blank line, no more, stands between the closing marker and the answer, which keeps its white space: so
+            constrained answers are written (serving spec, 6.2)
+    """
+
+    def __init__(self, opens_think: bool, *, exact: bool = False) -> None:
         self._state = _State.OPENED if opens_think else _State.ANSWER
         self._steps: dict[_State, Callable[[str], str | None]] = {
             _State.OPENED: self._step_blank,
             _State.REOPENED: self._step_blank,
             _State.THINKING: self._step_thinking,
-            _State.CLOSED: self._step_blank,
+            _State.CLOSED: self._step_exact if exact else self._step_blank,
             _State.ANSWER: self._step_answer,
         }
+        self._exact = exact
         self.has_closed = False  # whether the closing marker has been read
         self._read = 0
         self._held = ""
@@ -81,7 +86,7 @@ class ReasoningSplitter:
     def finish(self) -> list[ChannelText]:
         """What was held back for a marker that did not come; white space at the end of reasoning is gone."""
         held, self._held = self._held, ""
-        if held:
+        if held and not (self._exact and self._state is _State.CLOSED):
             self._emit("".join(self._white) + held, 0)
         out, self._out = self._out, []
         return out
@@ -106,6 +111,13 @@ class ReasoningSplitter:
         if text:
             self._state = _State.ANSWER if self._state is _State.CLOSED else _State.THINKING
         return text
+
+    def _step_exact(self, text: str) -> str | None:
+        if text != _PART_JOINT and _PART_JOINT.startswith(text):
+            self._held = text
+            return None
+        self._state = _State.ANSWER
+        return text.removeprefix(_PART_JOINT)
 
     def _step_thinking(self, text: str) -> str | None:
         body, marker, rest = text.partition(THINK_CLOSE)

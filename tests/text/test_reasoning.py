@@ -98,3 +98,13 @@ def test_white_space_without_end_is_held_at_constant_cost() -> None:
     for _ in range(20_000):
         assert splitter.push("\n" * 8) == []
     assert [delta.text for delta in splitter.push("b")] == ["\n" * 160_000 + "b"]
+
+
+@pytest.mark.parametrize("behind", ["\n\n  x", "\n\n\n\nx ", "\n\n<think>a</think>", "\n\n", "\n", ""], ids=repr)
+def test_an_exact_answer_keeps_its_white_space_for_every_split(behind: str) -> None:
+    text = f"why\n</think>{behind}"
+    for cut in range(len(text) + 1):
+        splitter = ReasoningSplitter(True, exact=True)
+        pieces = [*splitter.push(text[:cut]), *splitter.push(text[cut:]), *splitter.finish()]
+        assert "".join(piece.text for piece in pieces if piece.reasoning) == "why"
+        assert "".join(piece.text for piece in pieces if not piece.reasoning) == behind[2:]
