@@ -113,7 +113,7 @@ async def test_beyond_capacity_arrivals_are_refused_and_capacity_comes_back() ->
 async def test_a_request_that_waits_too_long_is_told_so() -> None:
     gate = threading.Event()
     engine = FakeEngine(echo)
-    async with running(SchedulerSettings(lanes=1, pending_timeout_s=0.2), engine=engine) as state:
+    async with running(SchedulerSettings(lanes=1, pending_timeout_s=1.5), engine=engine) as state:
         engine.gate = gate
         first, waiting, late = [await state.system.gateway.arrive() for _ in range(3)]
         await first.submit(request_for("occupies the lane"))

@@ -222,7 +222,7 @@ async def test_a_fault_in_mid_stream_is_told_in_band() -> None:
 
 async def test_a_deadline_in_the_queue() -> None:
     engine = says(ANSWER)
-    async with served(engine, scheduler=SchedulerSettings(pending_timeout_s=0.2)) as state:
+    async with served(engine, scheduler=SchedulerSettings(pending_timeout_s=1.5)) as state:
         engine.gate = threading.Event()
         results: dict[str, Any] = {}
 

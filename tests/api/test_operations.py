@@ -173,7 +173,7 @@ async def test_refusals_and_faults_are_outcomes_too() -> None:
 
 async def test_a_request_that_waits_too_long_is_rejected() -> None:
     engine = endless()
-    async with served(engine, scheduler=SchedulerSettings(pending_timeout_s=0.2)) as state:
+    async with served(engine, scheduler=SchedulerSettings(pending_timeout_s=1.5)) as state:
         engine.gate = threading.Event()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(state.post, ask(max_tokens=1))

@@ -427,7 +427,7 @@ async def test_faults() -> None:
 
 async def test_a_deadline_in_the_queue() -> None:
     engine = says(ANSWER)
-    async with served(engine, scheduler=SchedulerSettings(pending_timeout_s=0.2)) as state:
+    async with served(engine, scheduler=SchedulerSettings(pending_timeout_s=1.5)) as state:
         engine.gate = threading.Event()
         found: list[dict[str, Any]] = []
 
