@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ninfer.text.output import ContentDelta, OutputParser, ToolCallArguments, ToolUse
+from ninfer.text.output import ContentDelta, OutputParser, ToolCallArguments, ToolCallStarted, ToolUse
 from ninfer.text.tool_arguments import HELD_CHARACTERS_MAX
 from ninfer.text.tool_values import DeclaredTools
 from tests.text.calling import STRING, TOOLS, Result, call, read, read_pieces, tool
@@ -553,3 +553,21 @@ def calls_made(pieces: list[str]) -> int:
 def test_what_never_ends_costs_no_more_than_its_length(head: str, piece: str) -> None:
     once, twice = (calls_made([head, *[piece] * n, "b"]) for n in (200, 400))
     assert twice < 2.2 * once
+
+
+@pytest.mark.parametrize("pieces", [["\n", '{"a": "<tool_call>"}'], ['{"a": ', '"<tool_call>', '"}']])
+def test_an_answer_that_begins_with_something_else_has_no_calls(pieces: list[str]) -> None:
+    use = ToolUse(DeclaredTools(TOOLS), lambda: "id", exclusive=True)
+    parser = OutputParser(lambda _id: b"", stop_ids=frozenset(), opens_think=False, tool_use=use)
+    deltas = [delta for piece in pieces for delta in parser.feed_bytes([piece.encode()])] + parser.finish()
+    assert all(isinstance(delta, ContentDelta) for delta in deltas)
+    assert "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta)).strip() == "".join(pieces).strip()
+
+
+def test_an_answer_that_begins_with_a_call_is_calls() -> None:
+    use = ToolUse(DeclaredTools(TOOLS), lambda: "id", exclusive=True)
+    parser = OutputParser(lambda _id: b"", stop_ids=frozenset(), opens_think=False, tool_use=use)
+    name = "read"
+    text = f"<tool_call>\n<function={name}>\n</function>\n</tool_call>"
+    deltas = parser.feed_bytes([text[:1].encode(), text[1:].encode()]) + parser.finish()
+    assert [type(delta) for delta in deltas][:1] == [ToolCallStarted]
