@@ -70,6 +70,10 @@ class Plan:
         """Blocks that are reused."""
         return len(self.path)
 
+    def continues(self, session: Session | None) -> bool:
+        """Whether what is reused is a beginning of the session's history."""
+        return session is not None and bool(self.path) and self.path[-1].leads_to(session.tip)
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -99,6 +103,10 @@ class Hold:
     storing: set[int] = field(default_factory=set)
     begun: bool = False
     needed: int = 0
+
+    def owner_of(self, kind: ImageKind) -> int | None:
+        """The session that an image of a kind belongs to; None if it is for everybody."""
+        return None if kind is ImageKind.SHARED else self.session
 
 
 class Holdings:
@@ -133,7 +141,7 @@ class Holdings:
         """
         plan = self._choose(request, idle)
         displaced = self.sessions[plan.lane]
-        if not head and displaced is not None and not (plan.path and plan.path[-1].leads_to(displaced.tip)):
+        if not head and displaced is not None and not plan.continues(displaced):
             return None
         tip, resident = self._tip(plan.path), self._resident_pages(plan.path)
         if not head and resident < plan.depth:
@@ -195,18 +203,17 @@ class Holdings:
 
     def make_room(self, needed: int) -> None:
         """Give blocks up until so many pages are available."""
-        self._give_up(needed - self.pages.available)
+        pages, parked, images = self.tree.evict(max(0, needed - self.pages.available))
+        self._give_up(pages, images)
+        if parked:
+            self._pending.append(ParkPages(tuple(p.page for p in parked), tuple(p.place for p in parked)))
 
-    def _give_up(self, count: int) -> None:
-        if count <= 0:
-            return
-        pages, parked, images = self.tree.evict(count)
+    def _give_up(self, pages: Iterable[int], images: Iterable[Image]) -> None:
+        """Blocks are forgotten that had these."""
         for page in pages:
             self.pages.free(page)
         for image in images:
             self.images.drop(image)
-        if parked:
-            self._pending.append(ParkPages(tuple(p.page for p in parked), tuple(p.place for p in parked)))
 
     def expected_tokens(self, request: Request) -> int:
         """Prompt tokens that would have to be read now; of a request that has begun, those that are left."""
@@ -241,25 +248,25 @@ class Holdings:
         needed = request.pages - plan.depth + len(parked)
         self.pages.waive(request.id, hold.needed - needed)
         self._load(request, parked)
-        continued = displaced is not None and bool(plan.path) and plan.path[-1].leads_to(displaced.tip)
+        continued = plan.continues(displaced)
         if displaced is not None and not (plan.path and displaced.resident is plan.path[-1]):
             self._store(lane, displaced.resident, ImageKind.FRONTIER, None)  # for whoever comes back to this history
-        way = self._way(plan, displaced)
-        self._settle_images(displaced, plan.path if continued else ())
+        if displaced is not None:
+            self._disown(displaced.number, plan.path if continued else ())
         if plan.image is not None:
             self._pending.append(RestoreState(plan.image.id, lane))
             self.images.touch(plan.image)
             self._hand_image(hold, None)
         self.tree.touch(plan.path)
         self.sessions[lane] = None
-        self._sessions += 1
-        hold.session = displaced.number if continued and displaced is not None else self._sessions
+        number = self.new_session()
+        hold.session = displaced.number if continued and displaced is not None else number
         hold.path = list(plan.path)
         hold.begun = True
         request.read = request.executed = plan.depth * PAGE_TOKENS
         hold.captures = self._captures(request, plan.depth)
         self._store_here(request, hold)
-        return Begun(request.read, way, bool(parked))
+        return Begun(request.read, _way(plan, own=continued), bool(parked))
 
     def _hand_image(self, hold: Hold, image: Image | None) -> None:
         """Promise another image instead of the one promised so far."""
@@ -291,12 +298,14 @@ class Holdings:
     def _store_here(self, request: Request, hold: Hold) -> None:
         """Store what is wanted of the state that the request begins with."""
         assert request.lane is not None
-        kind = hold.captures.pop(len(hold.path), None)
-        if kind is None or (kind is ImageKind.SHARED and not self._admits_shared()):
-            return
-        session = None if kind is ImageKind.SHARED else hold.session
-        if self._store(request.lane, self._tip(hold.path), kind, session):
+        kind = self._wanted(hold, len(hold.path))
+        if kind is not None and self._store(request.lane, self._tip(hold.path), kind, hold.owner_of(kind)):
             self._settle(kind, request, hold)
+
+    def _wanted(self, hold: Hold, depth: int) -> ImageKind | None:
+        """As what the state at a depth is to be stored, if there may be one more of that; asked for once."""
+        kind = hold.captures.pop(depth, None)
+        return None if kind is ImageKind.SHARED and not self._admits_shared() else kind
 
     def _settle(self, kind: ImageKind, request: Request, hold: Hold) -> None:
         """With a new image of a kind others may go."""
@@ -305,24 +314,12 @@ class Holdings:
         elif kind is ImageKind.ANCHOR:
             self._drop_old_anchors(hold, request)
 
-    def _way(self, plan: Plan, displaced: Session | None) -> str:
-        if not plan.path:
-            return FULL_RESET
-        if plan.image is None:
-            return APPEND
-        own = displaced is not None and plan.path[-1].leads_to(displaced.tip)
-        if not own:
-            return ImageKind.SHARED.value if plan.image.kind is not ImageKind.FRONTIER else APPEND
-        return plan.image.kind.value
-
-    def _settle_images(self, session: Session | None, path: Sequence[Node]) -> None:
+    def _disown(self, number: int, path: Sequence[Node] = ()) -> None:
         """Images of a session that are not on the path it goes on from belong to nobody any more."""
-        if session is None:
-            return
         for image in self.images.stored:
             node = image.node
             on_path = node is not None and node.depth <= len(path) and path[node.depth - 1] is node
-            if image.session == session.number and not on_path:
+            if image.session == number and not on_path:
                 image.session = None
 
     def _captures(self, request: Request, depth: int) -> dict[int, ImageKind]:
@@ -372,10 +369,8 @@ class Holdings:
         assert request.lane is not None
         assert end % PAGE_TOKENS == 0 or end == request.prompt, "a chunk ends at a block start or with its prompt"
         at = end // PAGE_TOKENS
-        kind = hold.captures.pop(at, None)
-        if kind is None or (kind is ImageKind.SHARED and not self._admits_shared()):
-            return (), ()
-        image = self.images.take(kind, None if kind is ImageKind.SHARED else hold.session)
+        kind = self._wanted(hold, at)
+        image = self.images.take(kind, hold.owner_of(kind)) if kind is not None else None
         if image is None:
             return (), ()
         hold.storing.add(at)
@@ -384,13 +379,7 @@ class Holdings:
     def _admits_shared(self) -> bool:
         """Make room among the images that are there for everybody."""
         shared = [image for image in self.images.stored if image.kind is ImageKind.SHARED]
-        if len(shared) < self._settings.max_shared_prefixes:
-            return True
-        idle = [image for image in shared if not image.users and image.node is not None]
-        if not idle:
-            return False
-        self.images.drop(min(idle, key=lambda image: image.used))
-        return True
+        return len(shared) < self._settings.max_shared_prefixes or self.images.drop_oldest(shared)
 
     def transfers(self) -> tuple[Transfer, ...]:
         """What has to happen before the next step, in order; asked for once."""
@@ -411,15 +400,20 @@ class Holdings:
         """Give full blocks to the tree, so that others can share them."""
         if not self.trusted or not self._settings.prefix_reuse:
             return
-        for at in range(len(hold.path), min(tokens // PAGE_TOKENS, len(request.blocks))):
-            parent, page, digest = self._tip(hold.path), hold.table[at], request.blocks[at]
+        begin, end = len(hold.path), min(tokens // PAGE_TOKENS, len(request.blocks))
+        self._add(request.id, hold.path, request.blocks[begin:end], hold.table[begin:end])
+
+    def _add(self, owner: int, path: list[Node], blocks: Sequence[str], pages: Sequence[int]) -> None:
+        """Lengthen a path in use by the owner's blocks, or by those that somebody else has read meanwhile."""
+        for digest, page in zip(blocks, pages, strict=True):
+            parent = self._tip(path)
             node = parent.children.get(digest)
             if node is None:
                 node = self.tree.grow(parent, digest, page)
-                self.pages.keep(request.id, page)
-            else:  # somebody else has read the same meanwhile
-                self._follow(request.id, node, page)
-            hold.path.append(node)
+                self.pages.keep(owner, page)
+            else:
+                self._follow(owner, node, page)
+            path.append(node)
 
     def _fold(self, hold: Hold) -> None:
         """Which of the session's turn checkpoints stay, the newest of which is not in the ring yet (14.5)."""
@@ -467,7 +461,7 @@ class Holdings:
         self.pages.release(request.id)
         tokens = request.retained
         if not self.trusted or not tokens:
-            self._settle_images(Session(hold.session, 0, 0, self.tree.root, None, 0), ())
+            self._disown(hold.session)
             return False
         # What was drawn after the end is a history of its own: the session ends before it.
         path = hold.path[: tokens // PAGE_TOKENS]
@@ -483,8 +477,7 @@ class Holdings:
     ) -> None:
         """Let a lane retain a session; `standing` is the block at whose start the lane's own state is, if any."""
         resident = path[standing - 1] if standing and standing <= len(path) else None
-        self._sessions += 1
-        self.sessions[lane] = Session(number, tokens, executed, self._tip(path), resident, self._sessions)
+        self.sessions[lane] = Session(number, tokens, executed, self._tip(path), resident, self.new_session())
 
     def new_session(self) -> int:
         """A number that no session has had."""
@@ -493,21 +486,15 @@ class Holdings:
 
     def displace(self, lane: int) -> None:
         """A lane gives its session up for another; what was read stays in the tree."""
-        self._settle_images(self.sessions[lane], ())
+        session = self.sessions[lane]
+        if session is not None:
+            self._disown(session.number)
         self.sessions[lane] = None
 
     def plant(self, owner: int, node: Node, blocks: Sequence[str], pages: Sequence[int]) -> list[Node]:
         """Give the tree the blocks behind `node`, which the caller uses and with it all of them until now."""
         path = path_to(node)
-        for digest, page in zip(blocks[node.depth :], pages, strict=True):
-            parent = self._tip(path)
-            child = parent.children.get(digest)
-            if child is None:
-                child = self.tree.grow(parent, digest, page)
-                self.pages.keep(owner, page)
-            else:
-                self._follow(owner, child, page)
-            path.append(child)
+        self._add(owner, path, blocks[node.depth :], pages)
         self.tree.touch(path)
         self.tree.leave(self._tip(path))
         return path
@@ -530,7 +517,7 @@ class Holdings:
             if session is None or session.tip.alive:
                 continue
             gone.append(lane)
-            self._settle_images(session, ())
+            self._disown(session.number)
             resident = session.resident
             if lane in taken and resident is not None and resident.alive:
                 session.tip, session.tokens, session.executed = resident, 0, 0
@@ -543,14 +530,9 @@ class Holdings:
         session = self.sessions[lane]
         if session is None:
             return 0
-        self.sessions[lane] = None
-        self._settle_images(session, ())
+        self.displace(lane)
         keep = [other.tip for other in self.sessions if other is not None]
-        pages, images = self.tree.prune(session.tip, keep)
-        for page in pages:
-            self.pages.free(page)
-        for image in images:
-            self.images.drop(image)
+        self._give_up(*self.tree.prune(session.tip, keep))
         return session.tokens
 
     def checkpoints(self, lane: int) -> tuple[int, ...]:
@@ -604,6 +586,15 @@ class Holdings:
         for session in self.sessions:
             if session is not None and session.resident is not None and not session.resident.leads_to(session.tip):
                 raise IllegalTransition("a lane's state is not on the path of its session")
+
+
+def _way(plan: Plan, *, own: bool) -> str:
+    """How a plan reuses what it does; `own` if that is of the session its lane had."""
+    if not plan.path:
+        return FULL_RESET
+    if plan.image is None or plan.image.kind is ImageKind.FRONTIER:
+        return APPEND
+    return plan.image.kind.value if own else ImageKind.SHARED.value
 
 
 def path_to(node: Node) -> list[Node]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -60,16 +60,20 @@ class ImageStore:
 
     def take(self, kind: ImageKind, session: int | None) -> Image | None:
         """A place for a state that is about to be captured, or None if every image is promised to somebody."""
-        if not self._free:
-            idle = [image for image in self._stored.values() if not image.users and image.node is not None]
-            if not idle:
-                return None
-            # A beginning that conversations share serves more of them than anything else, and there are few.
-            self.drop(min(idle, key=lambda image: (image.kind is ImageKind.SHARED, image.used)))
+        if not self._free and not self.drop_oldest(self._stored.values()):
+            return None
         image = Image(heapq.heappop(self._free), kind, session)
         self._stored[image.id] = image
         self.touch(image)
         return image
+
+    def drop_oldest(self, images: Iterable[Image]) -> bool:
+        """Forget the one that was used longest ago; False if every one is promised to somebody or on its way."""
+        idle = [image for image in images if not image.users and image.node is not None]
+        if idle:
+            # A beginning that conversations share serves more of them than anything else, and there are few.
+            self.drop(min(idle, key=lambda image: (image.kind is ImageKind.SHARED, image.used)))
+        return bool(idle)
 
     def attach(self, image: Image, node: Node) -> bool:
         """The state behind `node` is in the image now; False, and dropped, if one that is promised holds it already."""

@@ -45,21 +45,23 @@ class _Line:
     last: int = 0
 
     def saw(self, tokens: int, seconds: float) -> None:
-        for name, value in (
-            ("weight", 1.0),
-            ("tokens", tokens),
-            ("seconds", seconds),
-            ("squares", tokens * tokens),
-            ("products", tokens * seconds),
-        ):
-            setattr(self, name, (1.0 - NEWEST) * getattr(self, name) + value)
+        kept = 1.0 - NEWEST
+        self.weight = kept * self.weight + 1.0
+        self.tokens = kept * self.tokens + tokens
+        self.seconds = kept * self.seconds + seconds
+        self.squares = kept * self.squares + tokens * tokens
+        self.products = kept * self.products + tokens * seconds
         self.last = tokens
 
     @property
     def knows_slope(self) -> bool:
         """Whether units of different sizes were seen."""
-        variance = self.squares / self.weight - (self.tokens / self.weight) ** 2
-        return variance > (PAGE_TOKENS / 8) ** 2
+        return self._variance > (PAGE_TOKENS / 8) ** 2
+
+    @property
+    def _variance(self) -> float:
+        """Of the tokens."""
+        return self.squares / self.weight - (self.tokens / self.weight) ** 2
 
     def predicted(self, tokens: int) -> float:
         """Seconds of a unit of so many tokens; with one size known, as if nothing were fixed cost."""
@@ -67,7 +69,7 @@ class _Line:
         if not self.knows_slope:
             return mean_seconds * tokens / mean_tokens
         covariance = self.products / self.weight - mean_tokens * mean_seconds
-        slope = max(0.0, covariance / (self.squares / self.weight - mean_tokens**2))
+        slope = max(0.0, covariance / self._variance)
         return max(0.0, mean_seconds + slope * (tokens - mean_tokens))
 
 
