@@ -327,6 +327,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--stats-port has to be another port than --port")
     max_context = values.get("--max-context", 8192)
     lanes = values.get("--max-concurrency", 1)
+    images = _images(values, lanes)
     chunk = values.get("--prefill-chunk", 1024)
     return Settings(
         artifact=Path(artifact or ""),
@@ -344,7 +345,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             device_memory_limit_bytes=values.get("--device-memory-limit"),
             kv_headroom_bytes=values.get("--kv-headroom-mib", 1024) * MIB,
             cuda_graph="--no-cuda-graph" not in values,
-            host_images=_images(values, lanes),
+            host_images=images,
             host_kv_cache_bytes=values.get("--host-kv-cache-mib", 0) * MIB,
             short_chunk_products=values.get("--short-chunk-products", "auto"),
         ),
@@ -358,7 +359,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             prefill_decode_ratio=values.get("--prefill-decode-ratio"),
             exit_on_failure="--no-exit-on-engine-failure" not in values,
             prefix_reuse=reuse,
-            images=_images(values, lanes),
+            images=images,
             turn_checkpoints=values.get("--turn-checkpoints", 0),
             max_shared_prefixes=values.get("--max-shared-prefixes", 4) if reuse else 0,
         ),

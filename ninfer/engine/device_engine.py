@@ -19,6 +19,7 @@ from ninfer.engine.available import available_bytes
 from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace, tensor_bytes
 from ninfer.engine.device_step import DeviceStep, Marks
 from ninfer.engine.devices import chunk_policy, gpu_name, settle_device
+from ninfer.engine.keeping import KeepsStates
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.transfers import Transfers
@@ -41,7 +42,6 @@ from ninfer.step import (
     PageMapping,
     PrefillChunk,
     PrefillResult,
-    Transfer,
 )
 
 # Steps whose host memory is in use: two in flight, and one whose result is being read while the next is prepared.
@@ -72,7 +72,7 @@ class _HostSlot:
     begin: Tensor
 
 
-class DeviceEngine:
+class DeviceEngine(KeepsStates):
     """One model on one GPU. Not thread-safe: one thread launches its steps, in order."""
 
     def __init__(
@@ -158,42 +158,6 @@ class DeviceEngine:
     def folds_late(self) -> bool:
         """A block that rounds have filled becomes a state when the next begins."""
         return True
-
-    @property
-    def image_bytes(self) -> int:
-        return self._transfers.image_bytes
-
-    @property
-    def page_bytes(self) -> int:
-        return self._transfers.page_bytes
-
-    @torch.inference_mode()
-    def read_pages(self, pages: Sequence[int]) -> memoryview:
-        """[n page_bytes]; waits for the device."""
-        return self._transfers.read_pages(pages)
-
-    @torch.inference_mode()
-    def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
-        """data [n page_bytes]"""
-        self._transfers.write_pages(pages, data)
-
-    def read_image(self, image: int) -> memoryview:
-        """[image_bytes] of a stored image, until it is stored anew; waits for the device."""
-        return self._transfers.read_image(image)
-
-    def write_image(self, image: int, data: memoryview) -> None:
-        """data [image_bytes]; the image belongs to the block start at which the chunk begins that restores it."""
-        self._transfers.write_image(image, data)
-
-    @torch.inference_mode()
-    def transfer(self, transfers: Sequence[Transfer]) -> None:
-        """Carry out transfers that belong to no step; does not wait for them."""
-        self._transfers.carry_out(transfers, self._lanes)
-
-    @torch.inference_mode()
-    def capture(self, lane: int, image: int) -> None:
-        """Store a lane's state; does not wait for it."""
-        self._transfers.capture(lane, image, self._lanes[lane].state_block)
 
     @torch.inference_mode()
     def reset(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, overload
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from ninfer.artifact.config import TextConfig
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
+from ninfer.engine.keeping import KeepsStates
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import MemoryPlan, plan_memory
@@ -33,7 +33,6 @@ from ninfer.step import (
     PageMapping,
     PrefillChunk,
     PrefillResult,
-    Transfer,
     pages_for,
 )
 
@@ -63,7 +62,7 @@ class Computed(Generic[R]):
         return self.result
 
 
-class Engine:
+class Engine(KeepsStates):
     """One model on one device. Not thread-safe: one thread launches its steps, in order."""
 
     def __init__(
@@ -121,42 +120,6 @@ class Engine:
     def folds_late(self) -> bool:
         """A block that a round has filled is a state at once."""
         return False
-
-    @property
-    def image_bytes(self) -> int:
-        return self._transfers.image_bytes
-
-    @property
-    def page_bytes(self) -> int:
-        return self._transfers.page_bytes
-
-    @torch.inference_mode()
-    def read_pages(self, pages: Sequence[int]) -> memoryview:
-        """[n page_bytes]"""
-        return self._transfers.read_pages(pages)
-
-    @torch.inference_mode()
-    def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
-        """data [n page_bytes]"""
-        self._transfers.write_pages(pages, data)
-
-    def read_image(self, image: int) -> memoryview:
-        """[image_bytes] of a stored image, until it is stored anew."""
-        return self._transfers.read_image(image)
-
-    def write_image(self, image: int, data: memoryview) -> None:
-        """data [image_bytes]; the image belongs to the block start at which the chunk begins that restores it."""
-        self._transfers.write_image(image, data)
-
-    @torch.inference_mode()
-    def transfer(self, transfers: Sequence[Transfer]) -> None:
-        """Carry out transfers that belong to no step."""
-        self._transfers.carry_out(transfers, self._lanes)
-
-    @torch.inference_mode()
-    def capture(self, lane: int, image: int) -> None:
-        """Store a lane's state."""
-        self._transfers.capture(lane, image, self._lanes[lane].state_block)
 
     def reset(self) -> None:
         """Forget every lane, after a fault: each must start anew. Page contents need no clearing."""
