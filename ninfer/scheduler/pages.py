@@ -47,8 +47,7 @@ class PagePool:
             raise IllegalTransition(f"owner {owner} wants {count} pages and is entitled to {self._promised[owner]}")
         new = tuple(heapq.heappop(self._free) for _ in range(count))
         self._owned[owner].update(new)
-        self._promised[owner] -= count
-        self._promised_total -= count
+        self.waive(owner, count)
         return new
 
     def waive(self, owner: int, count: int) -> None:

@@ -40,7 +40,7 @@ _TYPES: dict[str, type[Any]] = {
 
 
 # Members of a union inside a message: their names are written with them.
-_ALTERNATIVES: dict[type[Any], str] = {cls: cls.__name__ for cls in typing.get_args(Transfer)}
+_TRANSFERS: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(Transfer)}
 
 
 class BadRecord(ValueError):
@@ -77,7 +77,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        kind = {"type": type(value).__name__} if type(value) in _ALTERNATIVES else {}
+        kind = {"type": type(value).__name__} if type(value).__name__ in _TRANSFERS else {}
         return {**kind, **_fields(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -107,8 +107,8 @@ def _typed(hint: Any, value: Any) -> Any:
     if origin is types.UnionType:
         if value is None:
             return None
-        if set(typing.get_args(hint)) == set(_ALTERNATIVES):
-            return _alternative(value)
+        if hint == Transfer:
+            return _transfer(value)
         (hint,) = (choice for choice in typing.get_args(hint) if choice is not types.NoneType)
         return _typed(hint, value)
     if origin is tuple:
@@ -125,10 +125,10 @@ def _typed(hint: Any, value: Any) -> Any:
     return value
 
 
-def _alternative(value: Any) -> Any:
+def _transfer(value: Any) -> Any:
     fields = dict(value)
     name = fields.pop("type", None)
-    for cls, known in _ALTERNATIVES.items():
-        if known == name:
-            return _build(cls, fields)
-    raise BadRecord(f"unknown transfer {name!r}")
+    cls = _TRANSFERS.get(name)
+    if cls is None:
+        raise BadRecord(f"unknown transfer {name!r}")
+    return _build(cls, fields)
