@@ -32,6 +32,9 @@ class EngineSettings:
     host_images                states of sequences at a block start that fit into page-locked host memory
     host_pages                 pages of the attention cache that fit there
     host_kv_cache_bytes        what those pages may take; how many that is depends on the model
+    drafter                    what guesses tokens to verify in decode rounds: `mtp`, or None
+    draft_tokens               most guesses per lane in a round, the drafter's or copied ones; 0 is no speculation
+    draft_head                 whether the drafter looks only at the rows of the artifact's short head
     """
 
     device: str = "cpu"
@@ -48,6 +51,9 @@ class EngineSettings:
     host_images: int = 0
     host_pages: int = 0
     host_kv_cache_bytes: int = 0
+    drafter: str | None = None
+    draft_tokens: int = 0
+    draft_head: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,9 @@ class SchedulerSettings:
     images                 state images that there is room for; `host_pages` the same for pages in host memory
     turn_checkpoints       size of a session's ring of earlier turn checkpoints
     max_shared_prefixes    images of beginnings that are kept for other conversations
+    draft_tokens           most guessed tokens of a row in a round; with any, `steps_ahead` is 0, since the next round
+                           begins where the last one has got to
+    adaptive_drafts        whether each request's window follows what its guesses have been worth
     """
 
     lanes: int = 1
@@ -84,6 +93,8 @@ class SchedulerSettings:
     host_pages: int = 0
     turn_checkpoints: int = 0
     max_shared_prefixes: int = 4
+    draft_tokens: int = 0
+    adaptive_drafts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ def pages_for(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS)
 
 
-def standing_block(positions: int, *, drew: bool, folds_late: bool) -> int:
+def standing_block(positions: int, *, drew: int, folds_late: bool) -> int:
     """Block whose entry state a lane holds with `positions` positions in its cache.
 
-    drew        the last step of the lane was a round
-    folds_late  the engine writes the state of a block that a round has filled when the next block begins
+    drew        positions that the last step of the lane has added if it was a round, else 0
+    folds_late  the engine writes the state of a block that a round has filled when a round begins in the next one
     """
-    return (positions - 1) // PAGE_TOKENS if drew and folds_late else positions // PAGE_TOKENS
+    return (positions - drew) // PAGE_TOKENS if folds_late else positions // PAGE_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +117,25 @@ class DecodeRow:
     """One lane's part of a round. The anchor is the lane's last drawn token, not yet in the cache; its position is
     `position`, which is also the number of positions that are.
 
-    mask   ids that may be drawn, as little-endian 32-bit words: bit ``id % 32`` of word ``id // 32``; None for all.
-           Ids behind its last word may not. At least one id is left
+    mask     ids that may be drawn, as little-endian 32-bit words: bit ``id % 32`` of word ``id // 32``; None for all.
+             Ids behind its last word may not. At least one id is left
+    drafts   how many tokens behind the anchor may be guessed and verified along with it; the mapping covers their
+             positions. The engine may guess fewer. With a mask there are none
+    copied   guesses to verify instead of the engine's own: at most `drafts`; None leaves it to the engine
     """
 
     lane: int
     position: int
     mapping: PageMapping
     mask: bytes | None = field(default=None, repr=False)
+    drafts: int = 0
+    copied: tuple[int, ...] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeRound:
-    """Advance every row by one token in one batch. Lanes are distinct; the order of rows changes no result.
+    """Advance every row in one batch: by one token, and by one more for every guess that turns out right. The tokens are
+    those that rounds without guesses draw. Lanes are distinct; the order of rows changes no result.
 
     before   transfers in front of the round, in order
     """
@@ -142,12 +148,17 @@ class DecodeRound:
 class Drawn:
     """Tokens drawn for one lane in one step, oldest first; `stopped` if the last one is one of its stop ids.
 
-    A stop token is counted and never published; it ends the generation.
+    A stop token is counted and never published; it ends the generation, and none is drawn behind it.
+
+    drafted    guesses that were verified
+    accepted   how many of them, from the first on, were what was drawn
     """
 
     lane: int
     token_ids: tuple[int, ...]
     stopped: bool
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
