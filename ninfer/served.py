@@ -16,14 +16,14 @@ from ninfer.actors.engine import EngineBuilder, EngineLike, MemoryCheck
 from ninfer.actors.slots import SlotFolder
 from ninfer.api.preparation import Model
 from ninfer.api.presets import presets_for
-from ninfer.artifact.binder import BoundArtifact, bind
+from ninfer.artifact.binder import BoundArtifact
 from ninfer.artifact.config import LINEAR_ATTENTION, TextConfig
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.constraints.compiler import Compiler
 from ninfer.engine.available import available_bytes
 from ninfer.engine.layouts import Specs
-from ninfer.engine.loading import layout_of, load_engine
+from ninfer.engine.loading import bind_for, layout_of, load_engine
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.scripted import Script, ScriptedEngine, read_script
 from ninfer.errors import StartupError
@@ -47,7 +47,7 @@ class Served:
 
 def open_served(artifact: Artifact, settings: Settings) -> Served:
     """Bind the text component and read its frontend files; raises ArtifactError or StartupError."""
-    bound = bind(artifact)
+    bound = bind_for(artifact, settings.engine)
     tokenizer = Tokenizer.from_resources(
         bound.resource("text", "tokenizer.json"),
         bound.optional_resource("text", "tokenizer_config.json"),
@@ -110,7 +110,7 @@ def with_host_pages(settings: Settings, served: Served) -> Settings:
 def _page_specs(config: TextConfig, settings: EngineSettings) -> Specs:
     """The planes of one page."""
     if settings.device == "cpu":
-        return kv_specs(config, 1, settings.kv_dtype)
+        return kv_specs(config, 1, settings.kv_dtype, drafter=settings.drafter is not None)
     return device_kv_specs(config, 1, settings.kv_dtype)
 
 

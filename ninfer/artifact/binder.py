@@ -61,6 +61,10 @@ class BoundArtifact:
         return self.components.mtp
 
     @property
+    def proposal_rows(self) -> int | None:
+        return self.components.proposal_rows
+
+    @property
     def vision(self) -> VisionConfig | None:
         return self.components.vision
 

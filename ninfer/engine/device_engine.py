@@ -248,7 +248,7 @@ class DeviceEngine(KeepsStates):
         told = []
         for row in plan.rows:
             lane = self._lanes[row.lane]
-            lane.check_row(row.position)
+            lane.check_row(row)
             self._map(row.lane, row.mapping, row.position + 1)
             drawn_by = uniform(lane.running.sampling.seed, row.position, Purpose.DECODE)
             told.append(_Row(row.lane, row.position, lane.state_block, drawn_by))

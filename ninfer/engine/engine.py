@@ -9,9 +9,11 @@ from typing import Generic, Protocol, TypeVar, overload
 import torch
 from torch import Tensor
 
-from ninfer.artifact.config import TextConfig
+from ninfer.artifact.config import MtpConfig, TextConfig
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
+from ninfer.engine.batches import Span, round_batch
+from ninfer.engine.drafter import Drafter, Wish
 from ninfer.engine.keeping import KeepsStates
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
 from ninfer.engine.layouts import PlainLayout
@@ -23,7 +25,7 @@ from ninfer.kernels.sampler.op import Purpose, sample, uniform
 from ninfer.model.arena import Arena
 from ninfer.model.cache import Cache, build_cache
 from ninfer.model.forward import Batch, Run, final_hidden, forward, token_logits
-from ninfer.model.weights import ParameterValues, TextWeights, load_weights
+from ninfer.model.weights import DrafterShape, ParameterValues, TextWeights, load_weights
 from ninfer.step import (
     PAGE_TOKENS,
     DecodeResult,
@@ -45,6 +47,27 @@ class LoadedModel(ParameterValues, Protocol):
     @property
     def text(self) -> TextConfig:
         """Dimensions of the text decoder."""
+
+    @property
+    def mtp(self) -> MtpConfig | None:
+        """The multi-token prediction layer, if it is bound."""
+
+    @property
+    def proposal_rows(self) -> int | None:
+        """Rows of the short head, if it is bound."""
+
+
+def drafter_shape(model: LoadedModel, settings: EngineSettings) -> DrafterShape | None:
+    """What to load for the drafter of the settings; raises StartupError if the model does not have it."""
+    if settings.drafter is None:
+        return None
+    if settings.drafter != "mtp":
+        raise StartupError(f"drafter {settings.drafter!r} is not built: use mtp")
+    if model.mtp is None:
+        raise StartupError("this model has no multi-token prediction layer: start without --spec")
+    if settings.draft_head and model.proposal_rows is None:
+        raise StartupError("this model has no draft head: start without --lm-head-draft")
+    return DrafterShape(model.proposal_rows if settings.draft_head else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +101,11 @@ class Engine(KeepsStates):
         room = arenas.cache.tables.shape[1]
         self._limits = TableLimits(settings.max_context_tokens, memory.pages, room)
         self._logits = torch.empty(0, public_ids)
+        self._drafter = (
+            Drafter(config, arenas.weights, arenas.cache, public_ids, settings.lanes)
+            if arenas.weights.drafter is not None
+            else None
+        )
         self._transfers = Transfers(arenas.cache.carried, settings, None)
 
     @classmethod
@@ -94,10 +122,12 @@ class Engine(KeepsStates):
         if not 0 < public_ids <= config.vocab_size:
             raise StartupError(f"the tokenizer has {public_ids} ids, the model's head {config.vocab_size} rows")
         limit = settings.device_memory_limit_bytes
-        early = plan_memory(PlainLayout(config), settings, available_bytes(device, limit))
+        drafter = drafter_shape(artifact, settings)
+        layout = PlainLayout(config, drafter)
+        early = plan_memory(layout, settings, available_bytes(device, limit))
         early.require()
-        weights = load_weights(config, artifact, settings.compute_dtype, device)
-        memory = plan_memory(PlainLayout(config), settings, available_bytes(device, limit, resident=weights.nbytes))
+        weights = load_weights(config, artifact, settings.compute_dtype, device, drafter)
+        memory = plan_memory(layout, settings, available_bytes(device, limit, resident=weights.nbytes))
         memory.require()
         return cls(config, settings, memory, _Arenas(config, memory, weights, device), public_ids)
 
@@ -113,7 +143,9 @@ class Engine(KeepsStates):
 
     @property
     def logits(self) -> Tensor:
-        """[rows, public_ids] fp32: what the last step drew from, one row per decode row or one for a sampling chunk."""
+        """[rows, public_ids] fp32: what the last step drew from, a row for each token of a round's lanes, guesses
+        included, or one for a sampling chunk.
+        """
         return self._logits
 
     @property
@@ -126,6 +158,8 @@ class Engine(KeepsStates):
         for number in range(len(self._lanes)):
             self._lanes[number] = Lane()
             self._arenas.cache.clear_lane(number)
+            if self._drafter is not None:
+                self._drafter.forget(number)
 
     @overload
     def run(self, plan: PrefillChunk) -> PrefillResult: ...
@@ -164,11 +198,19 @@ class Engine(KeepsStates):
         lane.check_chunk(chunk)
         end = chunk.begin + len(chunk.token_ids)
         self._map(chunk.lane, chunk.mapping, end)
-        x = forward(self._config, self._arenas.weights, self._arenas.cache, self._chunk_batch(chunk, end))
+        batch = self._chunk_batch(chunk, end)
+        x = forward(self._config, self._arenas.weights, self._arenas.cache, batch)
         lane.advance(end)
+        hidden = self._final(x if self._drafter is not None else x[-1:].contiguous())
+        if self._drafter is not None:
+            self._drafter.read(chunk.lane, chunk.begin, batch.ids, hidden)
         drawn = None
         if chunk.sample:
-            (drawn,) = self._draw((chunk.lane,), x[-1:].contiguous(), (end,), Purpose.PREFILL, (chunk.mask,))
+            self._see(hidden[-1:].contiguous(), (chunk.lane,))
+            (token,) = self._draw((chunk.lane,), self._logits, (end,), Purpose.PREFILL, (chunk.mask,))
+            drawn = Drawn(chunk.lane, (token,), token in lane.running.stop_ids)
+            if self._drafter is not None:
+                self._drafter.drew(chunk.lane, token)
         self._transfers.carry_out(chunk.after, self._lanes, chunk)
         return drawn
 
@@ -176,43 +218,115 @@ class Engine(KeepsStates):
         lanes = lanes_of(plan)
         self._transfers.carry_out(plan.before, self._lanes)
         for row in plan.rows:
-            self._lanes[row.lane].check_row(row.position)
-            self._map(row.lane, row.mapping, row.position + 1)
-        batch = self._round_batch(plan)
-        x = forward(self._config, self._arenas.weights, self._arenas.cache, batch)
-        for row in plan.rows:
-            self._lanes[row.lane].advance(row.position + 1)
-        masks = tuple(row.mask for row in plan.rows)
-        return self._draw(lanes, x, tuple(row.position for row in plan.rows), Purpose.DECODE, masks)
+            self._lanes[row.lane].check_row(row)
+            self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
+        guesses = self._guess(plan)
+        spans = [Span(row.lane, row.position, 1 + len(guess)) for row, guess in zip(plan.rows, guesses, strict=True)]
+        cache = self._arenas.cache
+        batch = round_batch(spans, self._tokens_of(lanes, guesses), cache.tables)
+        hidden = self._final(forward(self._config, self._arenas.weights, cache, batch))
+        self._see(hidden, lanes)
+        drawn = []
+        first = 0
+        for row, guess, tokens in zip(plan.rows, guesses, self._accept(plan, guesses), strict=True):
+            lane, count = self._lanes[row.lane], 1 + len(guess)
+            lane.advance(row.position + len(tokens))
+            cache.take_back(row.lane, count - len(tokens))
+            if self._drafter is not None:
+                self._drafter.decoded(row.lane, row.position, hidden[first : first + count], tokens)
+            accepted = sum(token == guessed for token, guessed in zip(tokens, guess, strict=False))
+            stopped = tokens[-1] in lane.running.stop_ids
+            drawn.append(Drawn(row.lane, tokens, stopped, drafted=len(guess), accepted=accepted))
+            first += count
+        return tuple(drawn)
+
+    def _guess(self, plan: DecodeRound) -> list[tuple[int, ...]]:
+        """What is verified behind the anchor of each row.
+
+        The state of a block is made with its last row, and cannot be unmade: only an anchor may be in that row.
+        """
+        most = [
+            row.drafts if row.position % PAGE_TOKENS == PAGE_TOKENS - 1
+            else min(row.drafts, PAGE_TOKENS - 2 - row.position % PAGE_TOKENS)
+            for row in plan.rows
+        ]  # fmt: skip
+        guesses: list[tuple[int, ...]] = [()] * len(plan.rows)
+        if self._drafter is not None:
+            wishes = [
+                Wish(row.lane, row.position, limit if row.copied is None else 0)
+                for row, limit in zip(plan.rows, most, strict=True)
+            ]
+            guesses = self._drafter.guess(wishes)
+        return [
+            guess if row.copied is None else row.copied[:limit]
+            for row, guess, limit in zip(plan.rows, guesses, most, strict=True)
+        ]
+
+    def _tokens_of(self, lanes: tuple[int, ...], guesses: list[tuple[int, ...]]) -> Tensor:
+        """[T] int64: of each row its anchor and what is guessed behind it."""
+        anchors = self._arenas.cache.anchors[list(lanes)].tolist()
+        ids = [token for anchor, guess in zip(anchors, guesses, strict=True) for token in (anchor, *guess)]
+        return torch.tensor(ids, dtype=torch.int64, device=self._device)
+
+    def _accept(self, plan: DecodeRound, guesses: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The tokens of each row: drawn one after the other as in rounds without guesses, as long as what is drawn is
+        what was guessed and not a stop id.
+        """
+        tokens: list[list[int]] = [[] for _ in plan.rows]
+        firsts = [sum(1 + len(guess) for guess in guesses[:number]) for number in range(len(guesses))]
+        going = list(range(len(plan.rows)))
+        column = 0
+        while going:
+            rows = [plan.rows[number] for number in going]
+            drawn = self._draw(
+                tuple(row.lane for row in rows),
+                self._logits[[firsts[number] + column for number in going]],
+                tuple(row.position + column for row in rows),
+                Purpose.DECODE,
+                tuple(row.mask for row in rows),
+            )
+            left = []
+            for number, token in zip(going, drawn, strict=True):
+                tokens[number].append(token)
+                goes_on = guesses[number][column : column + 1] == (token,)
+                if goes_on and token not in self._lanes[plan.rows[number].lane].running.stop_ids:
+                    left.append(number)
+            going = left
+            column += 1
+        return [tuple(row) for row in tokens]
+
+    def _final(self, x: Tensor) -> Tensor:
+        return final_hidden(self._config, self._arenas.weights, x)
+
+    def _see(self, hidden: Tensor, lanes: tuple[int, ...]) -> None:
+        """Logits of these rows [T, H]; raises DeviceFault unless they are finite."""
+        self._logits = token_logits(self._arenas.weights, hidden, self._public_ids)
+        if not bool(torch.isfinite(self._logits).all()):
+            raise DeviceFault(f"logits of lanes {list(lanes)} are not finite")
 
     def _draw(
         self,
         lanes: tuple[int, ...],
-        x: Tensor,
+        logits: Tensor,
         positions: tuple[int, ...],
         purpose: Purpose,
         masks: tuple[bytes | None, ...],
-    ) -> tuple[Drawn, ...]:
+    ) -> list[int]:
+        """Draw a token for each lane; it is counted and becomes the anchor."""
         cache = self._arenas.cache
-        weights = self._arenas.weights
-        self._logits = token_logits(weights, final_hidden(self._config, weights, x), self._public_ids)
-        if not bool(torch.isfinite(self._logits).all()):
-            raise DeviceFault(f"logits of lanes {list(lanes)} are not finite")
-        setups = [self._lanes[number].running for number in lanes]
         chosen = torch.tensor(lanes, dtype=torch.int64, device=self._device)
-        laws = [setup.sampling for setup in setups]
+        laws = [self._lanes[number].running.sampling for number in lanes]
         uniforms = [uniform(law.seed, position, purpose) for law, position in zip(laws, positions, strict=True)]
         counts = cache.counts.index_select(0, chosen)[:, : self._public_ids]
-        ids = sample(masked(self._logits, masks), counts, laws, uniforms)
+        ids = sample(masked(logits, masks), counts, laws, uniforms)
         cache.counts[chosen, ids] += 1
         cache.anchors[chosen] = ids
-        return tuple(
-            Drawn(number, (token,), token in setup.stop_ids)
-            for number, token, setup in zip(lanes, ids.tolist(), setups, strict=True)
-        )
+        return ids.tolist()
 
     def _set_up(self, number: int, setup: LaneSetup, begin: int) -> None:
         self._lanes[number] = self._lanes[number].restarted(setup, begin)
+        if self._drafter is not None:
+            self._drafter.forget(number)
         cache = self._arenas.cache
         if begin:
             cache.carried.go_back(number)
@@ -252,22 +366,6 @@ class Engine(KeepsStates):
             chunk=True,
         )
 
-    def _round_batch(self, plan: DecodeRound) -> Batch:
-        lanes = torch.tensor([row.lane for row in plan.rows], dtype=torch.int64, device=self._device)
-        positions = torch.tensor([row.position for row in plan.rows], dtype=torch.int64, device=self._device)
-        tables = [self._pages(row.lane, row.position + 1) for row in plan.rows]
-        return Batch(
-            ids=self._arenas.cache.anchors[lanes],
-            coordinates=positions.expand(3, -1),
-            pages=torch.stack([pages[-1] for pages in tables]),
-            offsets=positions % PAGE_TOKENS,
-            lanes=lanes,
-            runs=tuple(
-                Run(begin=i, end=i + 1, position=row.position, pages=tables[i]) for i, row in enumerate(plan.rows)
-            ),
-            chunk=False,
-        )
-
 
 class _Arenas:
     """The engine's allocations, one per group of the plan, and the tensors in them."""
@@ -275,5 +373,5 @@ class _Arenas:
     def __init__(self, config: TextConfig, memory: MemoryPlan, weights: TextWeights, device: torch.device) -> None:
         kv, state, open_rows = (Arena(specs, device) for specs in (memory.kv, memory.state, memory.open_rows))
         self.weights = weights
-        self.cache: Cache = build_cache(config, kv, state, open_rows)
+        self.cache: Cache = build_cache(config, kv, state, open_rows, drafter=weights.drafter is not None)
         self.nbytes = weights.nbytes + sum(arena.nbytes for arena in (kv, state, open_rows))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ninfer.step import PAGE_TOKENS, DecodeRound, LaneSetup, PageMapping, PrefillChunk, pages_for
+from ninfer.step import PAGE_TOKENS, DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk, pages_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,11 @@ class Lane:
         """The chunk begins where the lane stands, once it has been set up."""
         assert chunk.begin == self.frontier, f"chunk at {chunk.begin}, lane at {self.frontier}"
 
-    def check_row(self, position: int) -> None:
+    def check_row(self, row: DecodeRow) -> None:
         """A row of a round stands where the lane does, behind a prompt."""
-        assert position == self.frontier > 0, f"row at {position}, lane at {self.frontier}"
+        assert row.position == self.frontier > 0, f"row at {row.position}, lane at {self.frontier}"
+        assert len(row.copied or ()) <= row.drafts, f"{len(row.copied or ())} guesses where {row.drafts} may be"
+        assert not (row.mask is not None and row.drafts), "guesses behind a mask"
 
     @property
     def running(self) -> LaneSetup:

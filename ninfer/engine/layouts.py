@@ -7,8 +7,8 @@ from typing import Protocol
 from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
 from ninfer.config import EngineSettings
 from ninfer.model.arena import ITEM_BYTES, TensorSpec
-from ninfer.model.cache import kv_specs, lane_specs, open_row_specs, state_specs
-from ninfer.model.weights import weight_specs
+from ninfer.model.cache import kv_specs, lane_specs, open_row_specs, pending_specs, state_specs
+from ninfer.model.weights import DrafterShape, weight_specs
 from ninfer.step import PAGE_TOKENS, pages_for
 
 Specs = tuple[TensorSpec, ...]
@@ -49,18 +49,21 @@ class PlainLayout:
     kv_dtypes = ("bf16", "fp32")
     compute_dtypes = ("bf16", "fp32")
 
-    def __init__(self, config: TextConfig) -> None:
+    def __init__(self, config: TextConfig, drafter: DrafterShape | None = None) -> None:
         self.config = config
+        self.drafter = drafter
 
     def weights(self, settings: EngineSettings) -> Specs:
-        return weight_specs(self.config, settings.compute_dtype)
+        return weight_specs(self.config, settings.compute_dtype, self.drafter)
 
     def kv(self, settings: EngineSettings, pages: int) -> Specs:
-        return kv_specs(self.config, pages, settings.kv_dtype)
+        return kv_specs(self.config, pages, settings.kv_dtype, drafter=self.drafter is not None)
 
     def state(self, settings: EngineSettings) -> Specs:
-        lanes, blocks = settings.lanes, pages_for(settings.max_context_tokens)
-        return state_specs(self.config, lanes, settings.compute_dtype) + lane_specs(self.config, lanes, blocks)
+        config, lanes, dtype, drafts = self.config, settings.lanes, settings.compute_dtype, settings.draft_tokens
+        pending = pending_specs(config, lanes, dtype, drafts) if self.drafter is not None else ()
+        tables = lane_specs(config, lanes, pages_for(settings.max_context_tokens))
+        return state_specs(config, lanes, dtype, drafts) + pending + tables
 
     def open_rows(self, settings: EngineSettings) -> Specs:
         return open_row_specs(self.config, settings.lanes)
@@ -77,7 +80,8 @@ class PlainLayout:
         chunk = min(settings.prefill_chunk_tokens, pages_for(settings.max_context_tokens) * PAGE_TOKENS)
         vocabulary = 3 * ITEM_BYTES["fp32"] * self.config.vocab_size
         rows = self._rows_bytes
-        return max(rows(chunk) + vocabulary, rows(PAGE_TOKENS) + settings.lanes * vocabulary)
+        columns = settings.lanes * (1 + settings.draft_tokens)
+        return max(rows(chunk) + vocabulary, rows(max(PAGE_TOKENS, columns)) + columns * vocabulary)
 
     def _rows_bytes(self, rows: int) -> int:
         config = self.config

@@ -46,9 +46,11 @@ class Batch:
     ids             [T] int64
     coordinates     [3, T] int64, rotary positions on the axes time, height, width
     pages, offsets  [T] int64, where each token's key and value go; offset is the position modulo 64
-    lanes           [T] int64 for a decode batch, one token per lane; [1] for a prefill chunk
+    lanes           [T] int64 for a decode batch; [1] for a prefill chunk
     runs            cover all rows in order
     chunk           True for a prefill chunk, which starts at a block's first position
+    columns         of a decode batch in which lanes have several tokens: rows of the first token of each lane, of the
+                    second, and so on, each [n] int64; None if every lane has one
     """
 
     ids: Tensor
@@ -58,10 +60,13 @@ class Batch:
     lanes: Tensor
     runs: tuple[Run, ...]
     chunk: bool
+    columns: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Angles:
+class Angles:
+    """Rotary tables of a batch's positions, [T, R / 2] fp32 each."""
+
     cos: Tensor
     sin: Tensor
 
@@ -76,18 +81,33 @@ def forward(config: TextConfig, weights: TextWeights, cache: Cache, batch: Batch
     angles = _angles(config, batch)
     attention = recurrent = 0
     for layer in weights.layers:
-        n = offset_rmsnorm(x, layer.input_norm, config.rms_norm_eps)
         if isinstance(layer.mixer, AttentionWeights):
             assert angles is not None
-            keys, values = cache.keys[attention], cache.values[attention]
-            x = _added(x, _attention(config, layer.mixer, n, angles, batch, keys, values))
+            x = attention_layer(config, layer, x, angles, batch, cache.keys[attention], cache.values[attention])
             attention += 1
-        else:
-            state, history, entry = cache.recurrent[recurrent], cache.history[recurrent], cache.entry[recurrent]
-            x = _added(x, _gdn(config, layer.mixer, n, batch, state, history, entry))
-            recurrent += 1
+            continue
+        n = offset_rmsnorm(x, layer.input_norm, config.rms_norm_eps)
+        state, history, entry = cache.recurrent[recurrent], cache.history[recurrent], cache.entry[recurrent]
+        x = _added(x, _gdn(config, layer.mixer, n, batch, state, history, entry))
+        recurrent += 1
         x = _added(x, _feed_forward(config, layer, x))
     return x
+
+
+def attention_layer(
+    config: TextConfig,
+    layer: LayerWeights,
+    x: Tensor,
+    angles: Angles,
+    batch: Batch,
+    keys: Tensor,
+    values: Tensor,
+) -> Tensor:
+    """One layer of full attention and its feed-forward: [T, H] to [T, H]; the batch's keys and values are stored."""
+    assert isinstance(layer.mixer, AttentionWeights)
+    n = offset_rmsnorm(x, layer.input_norm, config.rms_norm_eps)
+    x = _added(x, _attention(config, layer.mixer, n, angles, batch, keys, values))
+    return _added(x, _feed_forward(config, layer, x))
 
 
 def final_hidden(config: TextConfig, weights: TextWeights, x: Tensor) -> Tensor:
@@ -106,19 +126,22 @@ def _added(x: Tensor, y: Tensor) -> Tensor:
     return (x.float() + y.float()).to(x.dtype)
 
 
-def _angles(config: TextConfig, batch: Batch) -> _Angles | None:
-    if not config.heads:
-        return None
+def _angles(config: TextConfig, batch: Batch) -> Angles | None:
+    return rotary_angles(config, batch) if config.heads else None
+
+
+def rotary_angles(config: TextConfig, batch: Batch) -> Angles:
+    """Rotary tables of a batch, for a model with attention."""
     frequencies = rotary_frequencies(config.rope_theta, config.rotary_dim, batch.ids.device)
     time, height, width = config.mrope_section
-    return _Angles(*rotary_tables(batch.coordinates, frequencies, (time, height, width)))
+    return Angles(*rotary_tables(batch.coordinates, frequencies, (time, height, width)))
 
 
 def _attention(
     config: TextConfig,
     weights: AttentionWeights,
     n: Tensor,
-    angles: _Angles,
+    angles: Angles,
     batch: Batch,
     keys: Tensor,
     values: Tensor,
@@ -149,18 +172,7 @@ def _gdn(
     tokens, heads = n.shape[0], config.gdn_value_heads
     channels, width = config.conv_channels, config.gdn_value_width
     p, z, a, b = linear(n, weights.into).split_with_sizes([channels, width, heads, heads], dim=-1)
-    # [1, W - 1 + T, C] for a chunk, [T, W, C] for a decode batch.
-    fresh = p.unsqueeze(0) if batch.chunk else p.unsqueeze(1)
-    columns = torch.cat([history.index_select(0, batch.lanes), fresh], dim=1)
-    kept = history.shape[1]
-    history[batch.lanes] = columns[:, columns.shape[1] - kept :]
-    # The state moves on with the last row of a block, and so does what was read in front of it.
-    if not batch.chunk:
-        ended = batch.lanes[batch.offsets == BLOCK - 1]
-        entry[ended] = history[ended]
-    elif full := tokens // BLOCK * BLOCK:
-        entry[batch.lanes] = columns[:, full : full + kept]
-    mixed = causal_conv(columns, weights.taps).view(tokens, channels)
+    mixed = (_chunk_inputs if batch.chunk else _round_inputs)(p, weights.taps, batch, history, entry)
     key = config.gdn_key_width
     q, k, v = mixed.split_with_sizes([key, key, width], dim=-1)
     g, beta = gdn_gates(a, b, weights.decay_rate, weights.dt_bias)
@@ -173,10 +185,48 @@ def _gdn(
     )
     if batch.chunk:
         o = gdn_prefill(rows, state, int(batch.lanes[0]))
-    else:
+    elif batch.columns is None:
         o = gdn_decode(rows, state, batch.lanes, batch.offsets)
+    else:
+        o = torch.empty_like(rows.v)
+        for at in batch.columns:  # a lane's tokens one after the other: each needs the row of the one before
+            o[at] = gdn_decode(_rows_at(rows, at), state, batch.lanes[at], batch.offsets[at])
     y = gated_norm(o, z.reshape(tokens, heads, config.gdn_value_dim), weights.norm, config.rms_norm_eps)
     return linear(y.view(tokens, width), weights.out)
+
+
+def _rows_at(rows: GdnRows, at: Tensor) -> GdnRows:
+    return GdnRows(rows.q[at], rows.k[at], rows.v[at], rows.g[at], rows.beta[at])
+
+
+def _chunk_inputs(p: Tensor, taps: Tensor, batch: Batch, history: Tensor, entry: Tensor) -> Tensor:
+    """Convolved inputs [T, C] of a chunk; history and entry columns move on."""
+    before, tokens = entry.shape[1], p.shape[0]
+    lane = int(batch.lanes[0])
+    columns = torch.cat([history[lane, -before:], p])
+    history[lane, -before:] = columns[tokens:]
+    if full := tokens // BLOCK * BLOCK:  # the state moves on with a block, and so does what was read in front of it
+        entry[lane] = columns[full : full + before]
+    return causal_conv(columns.unsqueeze(0), taps)[0]
+
+
+def _round_inputs(p: Tensor, taps: Tensor, batch: Batch, history: Tensor, entry: Tensor) -> Tensor:
+    """Convolved inputs [T, C] of a decode batch; history and entry columns move on."""
+    if batch.columns is None:
+        return _column_inputs(p, taps, batch.lanes, batch.offsets, history, entry)
+    mixed = torch.empty_like(p)
+    for at in batch.columns:
+        mixed[at] = _column_inputs(p[at], taps, batch.lanes[at], batch.offsets[at], history, entry)
+    return mixed
+
+
+def _column_inputs(p: Tensor, taps: Tensor, lanes: Tensor, offsets: Tensor, history: Tensor, entry: Tensor) -> Tensor:
+    before = entry.shape[1]
+    columns = torch.cat([history.index_select(0, lanes), p.unsqueeze(1)], dim=1)
+    history[lanes] = columns[:, 1:]
+    ended = lanes[offsets == BLOCK - 1]
+    entry[ended] = history[ended, -before:]
+    return causal_conv(columns[:, -before - 1 :].contiguous(), taps).squeeze(1)
 
 
 def _feed_forward(config: TextConfig, layer: LayerWeights, x: Tensor) -> Tensor:

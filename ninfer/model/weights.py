@@ -22,6 +22,7 @@ from ninfer.errors import StartupError
 from ninfer.kernels.linear.op import LinearWeight, can_pack, plain, prepare, prepared_rows
 from ninfer.model.arena import DTYPES, Arena, TensorSpec
 
+_DRAFTER_LAYER = "mtp/layers/0/"
 _LOAD_ELEMENTS = 1 << 25  # decoded at a time: 128 MiB of fp32 beside the weights themselves
 
 
@@ -30,6 +31,9 @@ class ParameterValues(Protocol):
 
     def values(self, name: str, rows: tuple[int, int] | None = None) -> NDArray[np.float32]:
         """Decoded values of a logical parameter, or of its rows [begin, end)."""
+
+    def token_ids(self) -> NDArray[np.int32]:
+        """Tokens of the short head's rows; asked for only with such a head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,38 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterWeights:
+    """The multi-token prediction layer (model spec 9.1); it shares the decoder's embedding.
+
+    embedding_norm, hidden_norm, final_norm  [H] fp32, offset
+    join         [H, 2H], columns of the embedding half and then of the hidden half
+    layer        of the attention kind
+    head         rows of the short head, or the decoder's
+    head_ids     [rows] int64: the token of each row of a short head; None if a row is its own token
+    """
+
+    embedding_norm: Tensor
+    hidden_norm: Tensor
+    join: LinearWeight
+    layer: LayerWeights
+    final_norm: Tensor
+    head: LinearWeight
+    head_ids: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterShape:
+    """What of a drafter is to be loaded; head_rows: of the short head, None to use the decoder's."""
+
+    head_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TextWeights:
     """The whole decoder; with tied weights `head` reads `embedding` itself unless it is packed.
 
     nbytes   bytes of every storage, each counted once
+    drafter  the layer that guesses the tokens behind the next one, if there is to be one
     """
 
     embedding: Tensor
@@ -90,6 +122,7 @@ class TextWeights:
     final_norm: Tensor
     head: LinearWeight
     nbytes: int
+    drafter: DrafterWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +173,35 @@ def _gdn_tensors(config: TextConfig, prefix: str, dtype: str) -> Iterator[_Plann
     yield _matrix(prefix, "gdn/output", {"gdn/output": hidden}, value, dtype)
 
 
-def _planned_tensors(config: TextConfig, dtype: str) -> Iterator[_Planned]:
+def _layer_tensors(config: TextConfig, inner: int, prefix: str, kind: str, dtype: str) -> Iterator[_Planned]:
+    hidden = config.hidden_size
+    yield _planned(prefix + "input_norm", (hidden,), "fp32")
+    yield from (_attention_tensors if kind == FULL_ATTENTION else _gdn_tensors)(config, prefix, dtype)
+    yield _planned(prefix + "post_attention_norm", (hidden,), "fp32")
+    yield _matrix(prefix, "mlp/gate_up", {"mlp/gate": inner, "mlp/up": inner}, hidden, dtype)
+    yield _matrix(prefix, "mlp/down", {"mlp/down": hidden}, inner, dtype)
+
+
+def _drafter_tensors(config: TextConfig, drafter: DrafterShape, inner: int, dtype: str) -> Iterator[_Planned]:
+    hidden = config.hidden_size
+    for norm in ("embedding_norm", "hidden_norm", "final_norm"):
+        yield _planned(f"mtp/{norm}", (hidden,), "fp32")
+    yield _matrix("mtp/", "input_projection", {"input_projection": hidden}, 2 * hidden, dtype)
+    yield from _layer_tensors(config, inner, _DRAFTER_LAYER, FULL_ATTENTION, dtype)
+    if drafter.head_rows is not None:
+        yield _matrix("proposal/", "head", {"head": drafter.head_rows}, hidden, dtype)
+
+
+def _planned_tensors(config: TextConfig, dtype: str, drafter: DrafterShape | None) -> Iterator[_Planned]:
     hidden, inner = config.hidden_size, config.intermediate_size
     if inner is None:
         raise StartupError("mixture-of-experts models are not supported yet: use a dense model of the family")
     yield _planned("text/token_embedding", (config.vocab_size, hidden), dtype)
     for layer, kind in enumerate(config.layer_types):
-        prefix = f"text/layers/{layer}/"
-        yield _planned(prefix + "input_norm", (hidden,), "fp32")
-        yield from (_attention_tensors if kind == FULL_ATTENTION else _gdn_tensors)(config, prefix, dtype)
-        yield _planned(prefix + "post_attention_norm", (hidden,), "fp32")
-        yield _matrix(prefix, "mlp/gate_up", {"mlp/gate": inner, "mlp/up": inner}, hidden, dtype)
-        yield _matrix(prefix, "mlp/down", {"mlp/down": hidden}, inner, dtype)
+        yield from _layer_tensors(config, inner, f"text/layers/{layer}/", kind, dtype)
     yield _planned("text/final_norm", (hidden,), "fp32")
+    if drafter is not None:
+        yield from _drafter_tensors(config, drafter, inner, dtype)
     if config.tie_word_embeddings and can_pack(DTYPES[dtype]):
         # The embedding is read by rows, the head by a product: a packed copy is worth its bytes on a processor.
         yield _matrix("text/", "output_head", {"token_embedding": config.vocab_size}, hidden, dtype)
@@ -160,20 +209,32 @@ def _planned_tensors(config: TextConfig, dtype: str) -> Iterator[_Planned]:
         yield _matrix("text/", "output_head", {"output_head": config.vocab_size}, hidden, dtype)
 
 
-def weight_specs(config: TextConfig, dtype: str) -> tuple[TensorSpec, ...]:
+def weight_specs(config: TextConfig, dtype: str, drafter: DrafterShape | None = None) -> tuple[TensorSpec, ...]:
     """Every tensor that loading a model of these dimensions creates, in order; `dtype` is that of the matrices.
 
     Raises StartupError for a mixture-of-experts model, which has no route yet.
     """
-    return tuple(planned.spec for planned in _planned_tensors(config, dtype))
+    return tuple(planned.spec for planned in _planned_tensors(config, dtype, drafter)) + _head_ids(drafter)
 
 
-def load_weights(config: TextConfig, source: ParameterValues, dtype: str, device: torch.device) -> TextWeights:
+def _head_ids(drafter: DrafterShape | None) -> tuple[TensorSpec, ...]:
+    if drafter is None or drafter.head_rows is None:
+        return ()
+    return (TensorSpec("proposal/token_ids", (drafter.head_rows,), "int64"),)
+
+
+def load_weights(
+    config: TextConfig,
+    source: ParameterValues,
+    dtype: str,
+    device: torch.device,
+    drafter: DrafterShape | None = None,
+) -> TextWeights:
     """Decode every parameter of `source` into the tensors of :func:`weight_specs`, and prepare the matrices.
 
     Beside them, one matrix and :data:`_LOAD_ELEMENTS` decoded elements are held at a time.
     """
-    planned = tuple(_planned_tensors(config, dtype))
+    planned = tuple(_planned_tensors(config, dtype, drafter))
     arena = Arena([tensor.spec for tensor in planned if not tensor.product], device)
     matrices: dict[str, LinearWeight] = {}
     for tensor in planned:
@@ -185,12 +246,29 @@ def load_weights(config: TextConfig, source: ParameterValues, dtype: str, device
         matrices[tensor.spec.name] = prepare(matrix, tensor.rows)
     embedding = arena["text/token_embedding"]
     kinds = enumerate(config.layer_types)
+    head = matrices["text/output_head"] if "text/output_head" in matrices else plain(embedding)
+    ids = Arena(_head_ids(drafter), device)
+    if ids.tensors:
+        ids["proposal/token_ids"].copy_(torch.from_numpy(source.token_ids().astype(np.int64)))
     return TextWeights(
         embedding=embedding,
         layers=tuple(_layer(arena, matrices, f"text/layers/{layer}/", kind) for layer, kind in kinds),
         final_norm=arena["text/final_norm"],
-        head=matrices["text/output_head"] if "text/output_head" in matrices else plain(embedding),
-        nbytes=arena.nbytes + sum(matrix.nbytes for matrix in matrices.values()),
+        head=head,
+        nbytes=arena.nbytes + ids.nbytes + sum(matrix.nbytes for matrix in matrices.values()),
+        drafter=_drafter(arena, matrices, head, ids) if drafter is not None else None,
+    )
+
+
+def _drafter(arena: Arena, matrices: Mapping[str, LinearWeight], head: LinearWeight, ids: Arena) -> DrafterWeights:
+    return DrafterWeights(
+        embedding_norm=arena["mtp/embedding_norm"],
+        hidden_norm=arena["mtp/hidden_norm"],
+        join=matrices["mtp/input_projection"],
+        layer=_layer(arena, matrices, _DRAFTER_LAYER, FULL_ATTENTION),
+        final_norm=arena["mtp/final_norm"],
+        head=matrices.get("proposal/head", head),
+        head_ids=ids["proposal/token_ids"] if ids.tensors else None,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
+from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, MtpConfig, TextConfig
 from ninfer.artifact.parameters import Components, logical_parameters
 
 SMALL = TextConfig(
@@ -40,12 +40,19 @@ TIED = replace(SMALL, tie_word_embeddings=True)
 
 @dataclass(frozen=True)
 class RandomModel:
-    """Stands in for a bound artifact."""
+    """Stands in for a bound artifact; the short head, if there is one, has every third token."""
 
     text: TextConfig = SMALL
+    mtp: MtpConfig | None = None
+    proposal_rows: int | None = None
+
+    def token_ids(self) -> NDArray[np.int32]:
+        assert self.proposal_rows is not None
+        return np.arange(self.proposal_rows, dtype=np.int32) * 3 % self.text.vocab_size
 
     def values(self, name: str, rows: tuple[int, int] | None = None) -> NDArray[np.float32]:
-        shapes = {p.name: p.shape for p in logical_parameters(Components(self.text))}
+        components = Components(self.text, mtp=self.mtp, proposal_rows=self.proposal_rows)
+        shapes = {p.name: p.shape for p in logical_parameters(components)}
         shape = shapes[name]
         source = np.random.default_rng(zlib.crc32(name.encode()))
         if name.endswith("a_log"):
