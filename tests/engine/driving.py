@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -119,6 +119,41 @@ class Driver:
             for row, drawn in enumerate(result.drawn):
                 assert drawn.lane == rows[row].lane
                 generations[drawn.lane].add(drawn, self.engine.logits[row])
+
+    def speculate(
+        self,
+        generations: dict[int, Generation],
+        tokens: int,
+        drafts: dict[int, int],
+        copied: dict[int, Callable[[list[int]], tuple[int, ...] | None]] | None = None,
+    ) -> list[Drawn]:
+        """Advance the lanes until each has drawn `tokens` in all or one of its stop ids, with up to `drafts` guesses a
+        round; `copied` may guess from what a lane has drawn so far. Returns everything that was drawn.
+        """
+        seen: list[Drawn] = []
+        going = [lane for lane in generations if len(generations[lane].tokens) < tokens]
+        while going:
+            rows = []
+            for lane in going:
+                drawn, position = generations[lane].tokens, self._length[lane]
+                most = min(drafts[lane], tokens - len(drawn) - 1)
+                guesses = copied[lane](drawn) if copied is not None and lane in copied else None
+                mapping = self._map(lane, position + 1 + most)
+                rows.append(DecodeRow(lane, position, mapping, None, most, None if guesses is None else guesses[:most]))
+            result = self.engine.run(DecodeRound(tuple(rows)))
+            logits = self.engine.logits
+            first = 0
+            for lane, row in zip(tuple(going), result.drawn, strict=True):
+                assert row.lane == lane
+                assert len(row.token_ids) == row.accepted + 1 or row.stopped
+                for column, token in enumerate(row.token_ids):
+                    generations[lane].add(Drawn(lane, (token,), False), logits[first + column])
+                first += 1 + row.drafted
+                self._length[lane] += len(row.token_ids)
+                seen.append(row)
+                if row.stopped or len(generations[lane].tokens) >= tokens:
+                    going.remove(lane)
+        return seen
 
 
 def generate(
