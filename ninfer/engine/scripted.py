@@ -35,19 +35,24 @@ from ninfer.text.tokenizer import Tokenizer
 
 TOOL_RESPONSE_OPEN = "<tool_response>"
 TOOL_RESPONSE_CLOSE = "</tool_response>"
-_MEMBERS = ("match", "output", "token_s", "prefill_s")
+_MEMBERS = ("match", "output", "token_s", "prefill_s", "then")
 
 R = TypeVar("R", PrefillResult, DecodeResult)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptLine:
-    """What is said to a prompt whose last user text contains `match`; seconds before each token, and for the prompt."""
+    """What is said to a prompt whose last user text contains `match`; seconds before each token, and for the prompt.
+
+    then   what is said instead when results of calls follow that text: the first after one turn of results, and so on;
+           the last to all further ones. Without it, `output` again.
+    """
 
     match: str
     output: str
     token_s: float = 0.0
     prefill_s: float = 0.0
+    then: tuple[str, ...] = ()
 
 
 def read_script(path: Path) -> tuple[ScriptLine, ...]:
@@ -78,7 +83,10 @@ def _line(path: Path, number: int, line: bytes) -> ScriptLine:
         value = entry.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise fault(f"{name} must be a number of seconds, 0 or more")
-    return ScriptLine(**entry)
+    then = entry.pop("then", [])
+    if not isinstance(then, list) or not all(isinstance(output, str) for output in then):
+        raise fault("then must be an array of strings")
+    return ScriptLine(**entry, then=tuple(then))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +105,17 @@ class Script:
         self._tokenizer = tokenizer
         self._control = dict(tokenizer.control_ids)
         self._end_of_turn = tokenizer.control_id(IM_END)
-        self._answers = [(line.match, self._answer(line.output, line.token_s, line.prefill_s)) for line in lines]
+        self._answers = [
+            (line.match, [self._answer(output, line.token_s, line.prefill_s) for output in (line.output, *line.then)])
+            for line in lines
+        ]
 
     def answer(self, prompt: Sequence[int]) -> Answer:
         """What the first line that matches says, or `OK.` behind a closed think block."""
-        question = self.last_user_text(prompt)
-        for match, answer in self._answers:
+        question, results = self._question(prompt)
+        for match, answers in self._answers:
             if match in question:
-                return answer
+                return answers[min(results, len(answers) - 1)]
         return self._answer(f"{THINK_CLOSE}\n\nOK." if self._opens_think(prompt) else "OK.")
 
     def _answer(self, output: str, token_s: float = 0.0, prefill_s: float = 0.0) -> Answer:
@@ -112,13 +123,19 @@ class Script:
 
     def last_user_text(self, prompt: Sequence[int]) -> str:
         """Text of the last user turn that has any of its own; a prompt without turns is such a text as a whole."""
+        return self._question(prompt)[0]
+
+    def _question(self, prompt: Sequence[int]) -> tuple[str, int]:
+        """The last user text, and the number of turns behind it that hold results of calls alone."""
         start = self._control.get(IM_START)
         starts = [at for at, token in enumerate(prompt) if token == start]
+        results = 0
         for at in reversed(starts):
             role, _, text = self._own_text(prompt[at + 1 :]).partition("\n")
             if role == "user" and text.strip():
-                return text
-        return "" if starts else self._tokenizer.decode(prompt)
+                return text, results
+            results += role == "user"
+        return ("" if starts else self._tokenizer.decode(prompt)), results
 
     def journal_line(self, prompt: Sequence[int]) -> bytes:
         """The prompt as text, and its control tokens counted by id."""
@@ -224,6 +241,15 @@ class ScriptedEngine:
     def read_pages(self, pages: Sequence[int]) -> memoryview:
         """No bytes."""
         return memoryview(b"")
+
+    def read_places(self, places: Sequence[int]) -> memoryview:
+        """No bytes."""
+        return memoryview(b"")
+
+    @property
+    def host_seconds(self) -> tuple[float, float]:
+        """Nothing takes time."""
+        return 0.0, 0.0
 
     def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
         """There are no bytes to be written."""

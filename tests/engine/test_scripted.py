@@ -132,6 +132,16 @@ def test_a_user_text_beside_tool_results_counts_and_what_it_spells_is_text() -> 
     assert script.last_user_text(both) == "Count"
 
 
+@pytest.mark.parametrize(("results", "said"), [(0, "A"), (1, "B"), (2, "C"), (3, "C")])
+def test_results_of_calls_lead_to_what_is_said_then(results: int, said: str) -> None:
+    call = [{"type": "function", "function": {"name": "f", "arguments": {}}}]
+    turn = [{"role": "assistant", "content": "", "tool_calls": call}, {"role": "tool", "content": "go"}]
+    messages = [{"role": "user", "content": "go"}, *turn, {"role": "user", "content": "go"}, *(turn * results)]
+    script = Script([ScriptLine("go", "A", then=("B", "C"))], TOKENIZER)
+    answer = script.answer(ids_of(TEMPLATE.render(messages, enable_thinking=False)))
+    assert answer.token_ids == (*TOKENIZER.encode(said), END)
+
+
 def test_a_prompt_without_turns_is_one_text() -> None:
     script = Script(LINES, TOKENIZER)
     assert script.last_user_text(TOKENIZER.encode("say Count")) == "say Count"
@@ -293,7 +303,9 @@ def test_a_script_is_read(tmp_path: Path) -> None:
         (b"[]", "line 2: not an object"),
         (b'{"match": "a"}', "output must be a string"),
         (b'{"match": 1, "output": ""}', "match must be a string"),
-        (b'{"match": "", "output": "", "wait": 1}', "'wait' is none of match, output, token_s, prefill_s"),
+        (b'{"match": "", "output": "", "wait": 1}', "'wait' is none of match, output, token_s, prefill_s, then"),
+        (b'{"match": "", "output": "", "then": "x"}', "then must be an array of strings"),
+        (b'{"match": "", "output": "", "then": [1]}', "then must be an array of strings"),
         (b'{"match": "", "output": "", "token_s": -1}', "token_s must be a number of seconds"),
         (b'{"match": "", "output": "", "prefill_s": true}', "prefill_s must be a number of seconds"),
         (b'{"match": "", "output": "", "token_s": Infinity}', "token_s must be a number of seconds"),
