@@ -38,6 +38,11 @@ class EngineLike(Protocol):
     @property
     def page_bytes(self) -> int: ...
 
+    @property
+    def host_seconds(self) -> tuple[float, float]:
+        """What parking pages in host memory and loading them from there has taken so far. Any thread may read it."""
+        ...
+
     @overload
     def launch(self, plan: PrefillChunk) -> Pending[PrefillResult]: ...
     @overload
@@ -57,6 +62,10 @@ class EngineLike(Protocol):
 
     def read_pages(self, pages: Sequence[int]) -> memoryview:
         """[n page_bytes] copies of device pages, in this order. Nothing is in flight when it is called."""
+        ...
+
+    def read_places(self, places: Sequence[int]) -> memoryview:
+        """[n page_bytes] copies of pages in host memory, in this order. Nothing is in flight when it is called."""
         ...
 
     def write_pages(self, pages: Sequence[int], data: memoryview) -> None:

@@ -13,6 +13,7 @@ from ninfer.actors.messages import (
     DescribeSlots,
     Failed,
     GenerationRequest,
+    Kept,
     Reply,
     RequestTimeline,
     SlotMessage,
@@ -180,11 +181,13 @@ class Gateway:
         slots: Mailbox[Question[SlotMessage, SlotOutcome]],
         ring: Mailbox[Question[DescribeSlots, tuple[SlotView, ...]]],
         timeline: Callable[[str], RequestTimeline | None],
+        kept: Callable[[], Kept],
     ) -> None:
         self._mailbox = mailbox
         self._slots = slots
         self._ring = ring
         self._timeline = timeline
+        self._kept = kept
         self._lifecycle = lifecycle
         self._statistics = statistics
         self.ready_at: float | None = None
@@ -197,6 +200,10 @@ class Gateway:
     def statistics(self) -> SchedulerStatistics:
         """A picture of the scheduler; waits for nothing."""
         return self._statistics()
+
+    def kept(self) -> Kept:
+        """Sizes of what the engine keeps for later, and what moving it has taken; waits for nothing."""
+        return self._kept()
 
     def timeline(self, wanted: str) -> RequestTimeline | None:
         """What is known of a request under way or of the last ones, by its number or name; waits for nothing."""

@@ -241,6 +241,18 @@ class CloseWithError:
 LaneMessage = Assign | Draw | Progress | Close | CloseWithError
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes of a page and of a state that the engine keeps, and seconds that went into moving pages between the device
+    and host memory; all 0 without an engine.
+    """
+
+    page_bytes: int = 0
+    image_bytes: int = 0
+    park_s: float = 0.0
+    load_s: float = 0.0
+
+
 # --- what is known of a request ------------------------------------------------------------------------------------
 
 

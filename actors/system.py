@@ -20,6 +20,7 @@ from ninfer.actors.gateway import Gateway, SchedulerMessage
 from ninfer.actors.lane import LaneActor
 from ninfer.actors.ledgers import Ledgers
 from ninfer.actors.masks import Masks
+from ninfer.actors.messages import Kept
 from ninfer.actors.prefill import PrefillActor
 from ninfer.actors.runtime.clock import Clock, LoopClock
 from ninfer.actors.runtime.mailbox import Mailbox
@@ -91,6 +92,7 @@ class System:
             self.slots.mailbox,
             self.ring.mailbox,
             self._scheduler.timeline,
+            self._kept,
         )
         self._on_listen: Callable[[], None] = lambda: None
         self._on_ready: Callable[[], None] = lambda: None
@@ -153,6 +155,10 @@ class System:
             lane.stop()
         self.ring.stop()
         self.slots.stop()
+
+    def _kept(self) -> Kept:
+        engine = self._engine
+        return Kept(engine.page_bytes, engine.image_bytes, *engine.host_seconds) if engine is not None else Kept()
 
     def _is_busy(self, lane: int) -> bool:
         return self.machine.lanes[lane] not in (LaneState.EMPTY, LaneState.RETAINED)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ninfer.actors.messages import Kept
 from ninfer.api.exposition import COUNTER, GAUGE, HISTOGRAM, Histogram, Sample, Series, Value, exposition
 from ninfer.api.observed import Constraints, Observed
-from ninfer.scheduler.statistics import SchedulerStatistics
+from ninfer.scheduler.statistics import KeptView, SchedulerStatistics
 from ninfer.scheduler.transitions import Lifecycle
 
 # Parts of the contract that this build lacks: they have done nothing and hold nothing.
@@ -13,26 +14,6 @@ _NOTHING_YET: tuple[tuple[str, str, Value], ...] = (
     ("ninfer:draft_accepted_tokens_total", COUNTER, 0),
     ("ninfer:draft_rounds_total", COUNTER, 0),
     ("ninfer:draft_fallback_steps_total", COUNTER, 0),
-    ("ninfer:shared_prefixes", GAUGE, 0),
-    ("ninfer:shared_prefix_publishes_total", COUNTER, 0),
-    ("ninfer:shared_prefix_evictions_total", COUNTER, 0),
-    ("ninfer:turn_checkpoints", GAUGE, 0),
-    ("ninfer:host_kv_budget_bytes", GAUGE, 0),
-    ("ninfer:host_kv_used_bytes", GAUGE, 0),
-    ("ninfer:host_kv_entries", GAUGE, 0),
-    ("ninfer:host_kv_largest_free_range_bytes", GAUGE, 0),
-    ("ninfer:host_kv_parks_total", COUNTER, 0),
-    ("ninfer:host_kv_restores_total", COUNTER, 0),
-    ("ninfer:host_kv_evictions_total", COUNTER, 0),
-    ("ninfer:host_kv_park_failures_total", COUNTER, 0),
-    ("ninfer:host_kv_restore_failures_total", COUNTER, 0),
-    ("ninfer:host_kv_park_bytes_total", COUNTER, 0),
-    ("ninfer:host_kv_park_seconds_total", COUNTER, 0.0),
-    ("ninfer:host_kv_restore_bytes_total", COUNTER, 0),
-    ("ninfer:host_kv_restore_seconds_total", COUNTER, 0.0),
-    ("ninfer:slot_saves_total", COUNTER, 0),
-    ("ninfer:slot_restores_total", COUNTER, 0),
-    ("ninfer:slot_erases_total", COUNTER, 0),
     ("ninfer:slot_auto_saves_total", COUNTER, 0),
     ("ninfer:slot_auto_save_failures_total", COUNTER, 0),
 )
@@ -52,7 +33,7 @@ def in_flight(statistics: SchedulerStatistics) -> int:
     return statistics.preparing + statistics.waiting + statistics.running
 
 
-def metrics(statistics: SchedulerStatistics, observed: Observed, ready_at: float | None) -> bytes:
+def metrics(statistics: SchedulerStatistics, kept: Kept, observed: Observed, ready_at: float | None) -> bytes:
     """The document; `ready_at` is the Unix second at which the server became ready."""
     return exposition(
         [
@@ -60,6 +41,7 @@ def metrics(statistics: SchedulerStatistics, observed: Observed, ready_at: float
             *_requests(statistics, observed),
             *_scheduler(statistics),
             *_reuse(statistics, observed),
+            *_kept(statistics.kept, kept),
             *(_one(name, kind, value) for name, kind, value in _NOTHING_YET),
             *_constraints(observed.constraints),
             _one("ninfer:engine_ready", GAUGE, int(statistics.lifecycle == Lifecycle.SERVING.name)),
@@ -136,6 +118,34 @@ def reuse_counts(statistics: SchedulerStatistics) -> dict[str, int]:
     """Admissions by reuse path (14.2), and how many of them had pages from host memory."""
     totals = statistics.totals
     return {**dict.fromkeys(REUSE_PATHS, 0), **dict(totals.reuse), "host_restore": totals.host_restores}
+
+
+def _kept(counts: KeptView, kept: Kept) -> list[Series]:
+    page = kept.page_bytes
+    return [
+        _one("ninfer:shared_prefixes", GAUGE, counts.shared),
+        _one("ninfer:shared_prefix_publishes_total", COUNTER, counts.shared_stored),
+        _one("ninfer:shared_prefix_evictions_total", COUNTER, counts.shared_dropped),
+        _one("ninfer:turn_checkpoints", GAUGE, counts.turn_checkpoints),
+        _one("ninfer:host_kv_budget_bytes", GAUGE, counts.host_pages * page),
+        _one("ninfer:host_kv_used_bytes", GAUGE, counts.parked * page),
+        _one("ninfer:host_kv_entries", GAUGE, counts.parked),
+        # Any place takes any page, so what is free is one range.
+        _one("ninfer:host_kv_largest_free_range_bytes", GAUGE, (counts.host_pages - counts.parked) * page),
+        _one("ninfer:host_kv_parks_total", COUNTER, counts.parks),
+        _one("ninfer:host_kv_restores_total", COUNTER, counts.loads),
+        _one("ninfer:host_kv_evictions_total", COUNTER, counts.host_evictions),
+        _one("ninfer:host_kv_park_failures_total", COUNTER, counts.unparked),
+        # A page in host memory cannot fail to be read.
+        _one("ninfer:host_kv_restore_failures_total", COUNTER, 0),
+        _one("ninfer:host_kv_park_bytes_total", COUNTER, counts.parks * page),
+        _one("ninfer:host_kv_park_seconds_total", COUNTER, kept.park_s),
+        _one("ninfer:host_kv_restore_bytes_total", COUNTER, counts.loads * page),
+        _one("ninfer:host_kv_restore_seconds_total", COUNTER, kept.load_s),
+        _one("ninfer:slot_saves_total", COUNTER, counts.saves),
+        _one("ninfer:slot_restores_total", COUNTER, counts.restores),
+        _one("ninfer:slot_erases_total", COUNTER, counts.erases),
+    ]
 
 
 def _constraints(seen: Constraints) -> list[Series]:

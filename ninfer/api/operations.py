@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ninfer.actors.messages import SlotView
+from ninfer.actors.messages import Kept, SlotView
 from ninfer.api.metrics import in_flight, reuse_counts
 from ninfer.api.observed import Observed
 from ninfer.api.preparation import Model, default_preset, output_limit
@@ -55,7 +55,7 @@ def _slot(lane: LaneView, view: SlotView, max_context_tokens: int) -> Record:
     }
 
 
-def stats(operations: Operations, statistics: SchedulerStatistics, unix_time: float) -> Record:
+def stats(operations: Operations, statistics: SchedulerStatistics, kept: Kept, unix_time: float) -> Record:
     """The snapshot for monitors (4.7)."""
     settings, totals = operations.settings.scheduler, statistics.totals
     facts = operations.facts()
@@ -80,28 +80,42 @@ def stats(operations: Operations, statistics: SchedulerStatistics, unix_time: fl
             **{f"{path}_selections": count for path, count in reuse_counts(statistics).items()},
             "reused_prompt_tokens": operations.observed.reused_tokens,
         },
-        "kv_cache": _kv_cache(statistics),
+        "kv_cache": _kv_cache(statistics, kept, settings.max_shared_prefixes),
         "host_kv": {
-            **dict.fromkeys(("parks", "restores", "evictions", "park_failures", "restore_failures"), 0),
-            "d2h_bytes": 0,
-            "h2d_bytes": 0,
-            "d2h_seconds": 0.0,
-            "h2d_seconds": 0.0,
+            "parks": statistics.kept.parks,
+            "restores": statistics.kept.loads,
+            "evictions": statistics.kept.host_evictions,
+            "park_failures": statistics.kept.unparked,
+            "restore_failures": 0,
+            "d2h_bytes": statistics.kept.parks * kept.page_bytes,
+            "h2d_bytes": statistics.kept.loads * kept.page_bytes,
+            "d2h_seconds": kept.park_s,
+            "h2d_seconds": kept.load_s,
         },
         "memory": _memory(statistics, facts),
         "load": _load(operations.model, facts),
     }
 
 
-def _kv_cache(statistics: SchedulerStatistics) -> Record:
+def _kv_cache(statistics: SchedulerStatistics, kept: Kept, max_shared: int) -> Record:
     # Pages are promised to a request as a whole when it is admitted, and count as mapped from then on.
-    used = statistics.pages - statistics.pages_available
+    counts, used = statistics.kept, statistics.pages - statistics.pages_available
     members = ("page_groups", "entitled_pages", "mapped_pages", "free_pages")
     return {
         "text": dict(zip(members, (statistics.pages, used, used, statistics.pages_available), strict=True)),
         "mtp": dict.fromkeys(members, 0),
-        "host": {"enabled": False, "budget_bytes": 0, "used_bytes": 0, "largest_free_range": 0, "entries": 0},
-        "shared": {"capacity": 0, "entries": 0, "state_bytes": 0},
+        "host": {
+            "enabled": counts.host_pages > 0,
+            "budget_bytes": counts.host_pages * kept.page_bytes,
+            "used_bytes": counts.parked * kept.page_bytes,
+            "largest_free_range": (counts.host_pages - counts.parked) * kept.page_bytes,
+            "entries": counts.parked,
+        },
+        "shared": {
+            "capacity": max_shared,
+            "entries": counts.shared,
+            "state_bytes": counts.shared * kept.image_bytes,
+        },
     }
 
 
@@ -164,10 +178,12 @@ def props(operations: Operations) -> Record:
     }
 
 
-def load(operations: Operations, statistics: SchedulerStatistics, ready_at: float | None, unix_time: float) -> Record:
+def load(
+    operations: Operations, statistics: SchedulerStatistics, kept: Kept, ready_at: float | None, unix_time: float
+) -> Record:
     """For a balancer in front of several servers (4.9)."""
     scheduler, totals = operations.settings.scheduler, statistics.totals
-    used = statistics.pages - statistics.pages_available
+    counts, used = statistics.kept, statistics.pages - statistics.pages_available
     last = operations.observed.last
     return {
         "object": "ninfer.load",
@@ -182,7 +198,7 @@ def load(operations: Operations, statistics: SchedulerStatistics, ready_at: floa
             "kv_capacity_pages": statistics.pages,
             "kv_page_tokens": PAGE_TOKENS,
             "device_state_slots": scheduler.lanes,
-            "host_context_bytes": 0,
+            "host_context_bytes": counts.host_pages * kept.page_bytes + counts.states * kept.image_bytes,
         },
         "requests": {
             "admitted": in_flight(statistics),
@@ -196,7 +212,9 @@ def load(operations: Operations, statistics: SchedulerStatistics, ready_at: floa
             "device_main_kv_pages": used,
             "device_main_kv_tokens": used * PAGE_TOKENS,
             "device_state_slots": sum(lane.request_id is not None for lane in statistics.lanes),
-            **dict.fromkeys(("host_context_bytes", "host_state_slots", "host_kv_bytes"), 0),
+            "host_context_bytes": counts.parked * kept.page_bytes + counts.stored_states * kept.image_bytes,
+            "host_state_slots": counts.stored_states,
+            "host_kv_bytes": counts.parked * kept.page_bytes,
         },
         "counters": {
             "computed_prefill_tokens": totals.prefill_tokens,

@@ -23,7 +23,7 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
 
     @app.get("/metrics")
     async def read_metrics() -> Response:
-        body = metrics(gateway.statistics(), operations.observed, gateway.ready_at)
+        body = metrics(gateway.statistics(), gateway.kept(), operations.observed, gateway.ready_at)
         return Response(body, content_type=CONTENT_TYPE)
 
     @app.get("/slots")
@@ -48,7 +48,7 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
 
     @app.get("/v1/load")
     async def read_load() -> Response:
-        return _json(documents.load(operations, gateway.statistics(), gateway.ready_at, unix_time()))
+        return _json(documents.load(operations, gateway.statistics(), gateway.kept(), gateway.ready_at, unix_time()))
 
 
 def add_stats(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
@@ -60,7 +60,7 @@ def add_stats(app: Quart, operations: Operations, gateway: Gateway, unix_time: C
 
     @app.get("/stats")
     async def read_stats() -> Response:
-        return _json(documents.stats(operations, gateway.statistics(), unix_time()))
+        return _json(documents.stats(operations, gateway.statistics(), gateway.kept(), unix_time()))
 
 
 def _json(value: object) -> Response:

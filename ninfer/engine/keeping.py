@@ -35,6 +35,15 @@ class KeepsStates:
         """data [n page_bytes]"""
         self._transfers.write_pages(pages, data)
 
+    @torch.inference_mode()
+    def read_places(self, places: Sequence[int]) -> memoryview:
+        """[n page_bytes] of pages in host memory"""
+        return self._transfers.read_places(places)
+
+    @property
+    def host_seconds(self) -> tuple[float, float]:
+        return self._transfers.parking.seconds, self._transfers.loading.seconds
+
     def read_image(self, image: int) -> memoryview:
         """[image_bytes] of a stored image, until it is stored anew."""
         return self._transfers.read_image(image)

@@ -17,6 +17,7 @@ from torch import Tensor
 from ninfer.config import MIB, EngineSettings
 from ninfer.engine.host_memory import HostMemory
 from ninfer.engine.lanes import Lane
+from ninfer.engine.stopwatch import Stopwatch
 from ninfer.model.carried import Carried
 from ninfer.step import PAGE_TOKENS, CaptureState, LoadPages, ParkPages, PrefillChunk, RestoreState, Transfer
 
@@ -46,6 +47,7 @@ class Transfers:
         pages = spare.numel() // self.page_bytes if self.page_bytes else 1
         # [n, words] int64: pages that are gathered.
         self._rows = spare[: pages * self.page_bytes].view(torch.int64).view(pages, self.page_bytes // 8)
+        self.parking, self.loading = Stopwatch(self._device), Stopwatch(self._device)
         # Block at whose start each image was captured; None if it came from elsewhere.
         self._blocks: dict[int, int | None] = {}
 
@@ -61,9 +63,11 @@ class Transfers:
                     self._restore(image, lane)
                     lanes[lane] = Lane(state_block=self._block_of(image, lane, chunk))
                 case ParkPages(pages, places):
-                    self._park(pages, places)
+                    with self.parking.running():
+                        self._park(pages, places)
                 case LoadPages(places, pages):
-                    self._load(places, pages)
+                    with self.loading.running():
+                        self._load(places, pages)
 
     def _block_of(self, image: int, lane: int, chunk: PrefillChunk | None) -> int:
         block = self._blocks[image]
@@ -175,6 +179,11 @@ class Transfers:
             window[: len(chosen)].numpy()[:] = copies[piece]
             _bytes(self._rows)[: len(chosen)].copy_(window[: len(chosen)], non_blocking=True)
             self._scatter(chosen)
+
+    def read_places(self, places: Sequence[int]) -> memoryview:
+        """[n page_bytes] copies of pages in host memory."""
+        self._wait()
+        return self._places.data[list(places)].view(-1).numpy().data
 
     # --- all ------------------------------------------------------------------------------------------------------
 

@@ -378,7 +378,7 @@ class Holdings:
 
     def _admits_shared(self) -> bool:
         """Make room among the images that are there for everybody."""
-        shared = [image for image in self.images.stored if image.kind is ImageKind.SHARED]
+        shared = self.images.shared
         return len(shared) < self._settings.max_shared_prefixes or self.images.drop_oldest(shared)
 
     def transfers(self) -> tuple[Transfer, ...]:

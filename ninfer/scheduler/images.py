@@ -45,13 +45,23 @@ class Image:
 
 
 class ImageStore:
-    """Room for `capacity` images; the one used longest ago makes room for a new one."""
+    """Room for `capacity` images; the one used longest ago makes room for a new one.
+
+    shared_stored, shared_dropped   how many of beginnings that conversations share came and went
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._free = list(range(capacity))
         self._stored: dict[int, Image] = {}
         self._clock = 0
+        self.shared_stored = 0
+        self.shared_dropped = 0
+
+    @property
+    def shared(self) -> list[Image]:
+        """Those of beginnings that conversations share."""
+        return [image for image in self._stored.values() if image.kind is ImageKind.SHARED]
 
     @property
     def stored(self) -> tuple[Image, ...]:
@@ -83,6 +93,7 @@ class ImageStore:
                 return False
             self.drop(node.image)
         image.node, node.image = node, image
+        self.shared_stored += image.kind is ImageKind.SHARED
         return True
 
     def touch(self, image: Image) -> None:
@@ -93,6 +104,7 @@ class ImageStore:
     def drop(self, image: Image) -> None:
         """Forget an image."""
         if image.node is not None:
+            self.shared_dropped += image.kind is ImageKind.SHARED
             image.node.image = None
             image.node = None
         if self._stored.pop(image.id, None) is None:

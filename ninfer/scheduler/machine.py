@@ -27,7 +27,7 @@ from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.policy import Sharing, Turn
 from ninfer.scheduler.requests import ENDED, VACATING, WITH_LANE, Request
 from ninfer.scheduler.slots import Slots
-from ninfer.scheduler.statistics import LaneView, SchedulerStatistics, Totals
+from ninfer.scheduler.statistics import LaneView, SchedulerStatistics, Totals, kept_view
 from ninfer.scheduler.transitions import (
     LANE,
     LIFECYCLE,
@@ -113,6 +113,7 @@ class Scheduler:
             pages=self.pages.capacity,
             pages_available=self.pages.available,
             lanes=tuple(self._lane_view(lane) for lane in range(len(self.lanes))),
+            kept=kept_view(self.holdings, self.slots),
             totals=self._totals.frozen(),
         )
 

@@ -63,13 +63,22 @@ class Parked:
 
 
 class PrefixTree:
-    """`places` is how many pages host memory has room for."""
+    """`places` is how many pages host memory has room for.
+
+    evictions, parks   pages taken from blocks, and how many of them went to host memory
+    unparked           those that found no place there because all of them are in use
+    loads              pages that came back from there
+    host_evictions     blocks forgotten there to make room for others
+    """
 
     def __init__(self, places: int) -> None:
         self.root = Node("", None, 0)
         self.places = places
         self.evictions = 0
         self.parks = 0
+        self.unparked = 0
+        self.loads = 0
+        self.host_evictions = 0
         self._free_places = list(range(places))
         self._clock = 0
         self._heap: list[tuple[int, int, Node]] = []
@@ -142,6 +151,7 @@ class PrefixTree:
         if place is None or node.page is not None or node.users == 0:
             raise IllegalTransition("a block that is not parked, or that nobody uses, is loaded")
         self.fill(node, page)
+        self.loads += 1
         return place
 
     def fill(self, node: Node, page: int) -> None:
@@ -167,6 +177,7 @@ class PrefixTree:
             self.evictions += 1
             place = self._place(images)
             if place is None:
+                self.unparked += self.places > 0
                 self._forget(node, images)
             else:
                 node.page, node.place = None, place
@@ -252,6 +263,7 @@ class PrefixTree:
                 self._offer_parked(node)
             elif self._may_be_forgotten(node):
                 self._forget(node, images)
+                self.host_evictions += 1
                 return heapq.heappop(self._free_places)
         return None
 

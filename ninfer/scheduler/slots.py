@@ -39,7 +39,10 @@ class _Job:
 
 
 class Slots:
-    """Moves lanes between RETAINED, SAVING and RESTORING; `say` gives a command."""
+    """Moves lanes between RETAINED, SAVING and RESTORING; `say` gives a command.
+
+    saves, restores, erases   that were done since the start
+    """
 
     def __init__(
         self,
@@ -50,6 +53,9 @@ class Slots:
     ) -> None:
         self._holdings, self._lanes, self._move, self._say = holdings, lanes, move, say
         self._jobs: dict[int, _Job] = {}
+        self.saves = 0
+        self.restores = 0
+        self.erases = 0
 
     @staticmethod
     def owner(lane: int) -> int:
@@ -81,6 +87,7 @@ class Slots:
 
     def _erase(self, event: SlotAsked) -> None:
         tokens = self._holdings.erase(event.lane)
+        self.erases += 1
         if self._lanes[event.lane] is LaneState.RETAINED:
             self._move(event.lane, LaneSignal.DROPPED)
             self._say(cmd.Forget(event.lane))
@@ -205,6 +212,7 @@ class Slots:
 
     def _end_save(self, event: SlotDone, job: _Job) -> None:
         self._holdings.tree.leave(job.node)
+        self.saves += event.ok
         self._move(event.lane, LaneSignal.SAVED)
         if self._holdings.sessions[event.lane] is None:  # a fault meanwhile
             self._move(event.lane, LaneSignal.DROPPED)
@@ -221,6 +229,7 @@ class Slots:
                 holdings.images.attach(image, path[depth - 1])
             holdings.retain(lane, number or holdings.new_session(), job.tokens, job.tokens, path, None)
             self._move(lane, LaneSignal.RESTORED)
+            self.restores += 1
         else:
             for _depth, image in job.images:
                 holdings.images.drop(image)

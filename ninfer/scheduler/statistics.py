@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from ninfer.scheduler.holdings import WAYS
+from ninfer.scheduler.holdings import WAYS, Holdings
+from ninfer.scheduler.slots import Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,59 @@ class LaneView:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptView:
+    """What is kept of earlier requests beside the device's pages, in pages and in states.
+
+    host_pages, parked     room for pages in host memory, and how many are there
+    parks, loads           pages that went there and came back
+    host_evictions         pages forgotten there for others
+    unparked               pages that were forgotten because everything there was in use
+    states, stored_states  room for states in host memory, and how many are there
+    shared                 of them states of beginnings that conversations share; stored and dropped since the start
+    turn_checkpoints       turn checkpoints of retained sessions
+    saves, restores, erases   slot actions that were done
+    """
+
+    host_pages: int
+    parked: int
+    parks: int
+    loads: int
+    host_evictions: int
+    unparked: int
+    states: int
+    stored_states: int
+    shared: int
+    shared_stored: int
+    shared_dropped: int
+    turn_checkpoints: int
+    saves: int
+    restores: int
+    erases: int
+
+
+def kept_view(holdings: Holdings, slots: Slots) -> KeptView:
+    """Of this moment."""
+    tree, images = holdings.tree, holdings.images
+    return KeptView(
+        host_pages=tree.places,
+        parked=tree.parked,
+        parks=tree.parks,
+        loads=tree.loads,
+        host_evictions=tree.host_evictions,
+        unparked=tree.unparked,
+        states=images.capacity,
+        stored_states=len(images.stored),
+        shared=len(images.shared),
+        shared_stored=images.shared_stored,
+        shared_dropped=images.shared_dropped,
+        turn_checkpoints=sum(len(holdings.checkpoints(lane)) for lane in range(len(holdings.sessions))),
+        saves=slots.saves,
+        restores=slots.restores,
+        erases=slots.erases,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
     """A frozen picture of the scheduler; metrics read only this."""
 
@@ -92,4 +146,5 @@ class SchedulerStatistics:
     pages: int
     pages_available: int
     lanes: tuple[LaneView, ...]
+    kept: KeptView
     totals: TotalsView

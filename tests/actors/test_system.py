@@ -8,7 +8,7 @@ import threading
 import anyio
 import pytest
 
-from ninfer.actors.engine import MemoryCheck
+from ninfer.actors.engine import Kept, MemoryCheck
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Arrival, Gateway, SchedulerMessage, Ticket
 from ninfer.actors.messages import (
@@ -356,7 +356,7 @@ async def test_an_arrival_whose_client_left_before_the_answer_gives_its_place_ba
     statistics = Scheduler(SchedulerSettings()).statistics
     slots: Mailbox[Question[SlotMessage, SlotOutcome]] = Mailbox("slots", 1)
     ring: Mailbox[Question[DescribeSlots, tuple[SlotView, ...]]] = Mailbox("ring", 1)
-    gateway = Gateway(mailbox, lambda: Lifecycle.SERVING, statistics, slots, ring, lambda _name: None)
+    gateway = Gateway(mailbox, lambda: Lifecycle.SERVING, statistics, slots, ring, lambda _name: None, Kept)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(gateway.arrive)
         await anyio.wait_all_tasks_blocked()

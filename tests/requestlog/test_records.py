@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 
 from ninfer.actors.messages import Finished, Usage
+from ninfer.config import SchedulerSettings
 from ninfer.requestlog import records
 from ninfer.requestlog.records import PreparedFacts, RequestFacts
-from ninfer.scheduler.statistics import SchedulerStatistics, Totals
+from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.statistics import Totals
 from ninfer.types import FinishReason, Sampling
 
 FACTS = RequestFacts(
@@ -37,18 +39,7 @@ COMMON = {
     *("requested_reasoning_effort", "preserve_thinking", "preserve_thinking_semantic_change"),
     *("prompt_cache_key_digest", "graft", "constraint_kind"),
 }
-IDLE = SchedulerStatistics(
-    lifecycle="SERVING",
-    preparing=0,
-    waiting=0,
-    running=0,
-    prefilling=0,
-    decode_ready=0,
-    pages=8,
-    pages_available=8,
-    lanes=(),
-    totals=Totals().frozen(),
-)
+IDLE = replace(Scheduler(SchedulerSettings()).statistics(), lifecycle="SERVING", lanes=())
 
 
 @pytest.mark.parametrize(

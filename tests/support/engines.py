@@ -97,6 +97,7 @@ class FakeEngine:
 
     image_bytes = 8 + DIGEST_BYTES
     page_bytes = DIGEST_BYTES + 8 * PAGE_TOKENS
+    host_seconds = (0.0, 0.0)
 
     def __init__(self, words: Words, lanes: int = 8, pages: int = 1 << 20, *, folds_late: bool = False) -> None:
         self._words = words
@@ -154,6 +155,10 @@ class FakeEngine:
     def read_pages(self, pages: Sequence[int]) -> memoryview:
         assert self.in_flight == 0, "pages are read with steps in flight"
         return memoryview(b"".join(self._pages[page] for page in pages))
+
+    def read_places(self, places: Sequence[int]) -> memoryview:
+        assert self.in_flight == 0, "pages are read with steps in flight"
+        return memoryview(b"".join(self._places[place] for place in places))
 
     def write_pages(self, pages: Sequence[int], data: memoryview) -> None:
         assert self.in_flight == 0, "pages are written with steps in flight"
