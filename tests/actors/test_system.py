@@ -8,7 +8,7 @@ import threading
 import anyio
 import pytest
 
-from ninfer.actors.engine import Kept, MemoryCheck
+from ninfer.actors.engine import MemoryCheck
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Arrival, Gateway, SchedulerMessage, Ticket
 from ninfer.actors.messages import (
@@ -16,6 +16,7 @@ from ninfer.actors.messages import (
     DescribeSlots,
     Failed,
     Finished,
+    Kept,
     PrefillProgress,
     SaveSlot,
     SlotMessage,
