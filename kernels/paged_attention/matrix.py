@@ -12,7 +12,7 @@ from ninfer.kernels.compile_matrix.chips import Chip
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.kv_codec.pool import Codec
 from ninfer.kernels.paged_attention import variants
-from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, prepare_chunk, spread_history
+from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, merge_chunk, prepare_chunk, spread_history
 from ninfer.kernels.paged_attention.triton_round import attention_round
 
 HEADS = ((24, 4), (16, 2))
@@ -91,13 +91,22 @@ def chunk_variants(chip: Chip, codec: Codec, heads: int, kv_heads: int) -> Itera
     yield Variant(
         f"chunk, {named}",
         attend_chunk,
-        {"queries": wide, "second": "bf16", "out": "bf16"} | ({} if tile.described else {"keys": wide, "values": wide}),
+        {"queries": wide, "second": "bf16", "out": "bf16", "partial": "fp32", "partial_ml": "fp32"}
+        | ({} if tile.described else {"keys": wide, "values": wide}),
         {
-            "H": heads, "GROUP": heads // kv_heads, "M": tile.tokens, "N": tile.keys, "STAGES": tile.stages,
-            "DESCRIBED": tile.described,
+            "H": heads, "GROUP": heads // kv_heads, "M": tile.tokens, "N": tile.keys, "UNIT": tile.unit,
+            "STAGES": tile.stages, "DESCRIBED": tile.described,
         },
         warps=tile.warps,
         dependent=False,
         descriptors={"keys": block, "values": block} if tile.described else {},
         stack_bytes=STACK_BYTES["chunk"],
     )  # fmt: skip
+    yield Variant(
+        f"merge, {named}",
+        merge_chunk,
+        {"second": "bf16", "out": "bf16", "partial": "fp32", "partial_ml": "fp32"},
+        {"H": heads, "M": tile.tokens, "R": variants.MERGED_TOKENS, "UNIT": tile.unit},
+        warps=variants.WARPS,
+        dependent=False,
+    )

@@ -104,7 +104,7 @@ def attention_chunk(
 
     first, second  [T, H * D + HKV * D] bf16, rows contiguous; other operands as there
     table          [n]         int32, page of each block of the lane, n >= ceil((begin + T) / 64)
-    scratch        capacity >= begin + T; on a device only
+    scratch        capacity >= begin + T, and sums of T tokens; on a device only
     out            [T, H * D]  bf16, contiguous
     effects  writes the pool's rows of the T tokens, scratch, out. A token's bits do not depend on how the tokens before
              and behind it were cut into chunks
@@ -119,6 +119,7 @@ def attention_chunk(
         from ninfer.kernels.paged_attention import triton_launch
 
         assert scratch.capacity >= begin + tokens
-        triton_launch.attention_chunk(*arguments, scratch, out, triton_launch.device_tile(first.device))
+        tile, split_below = triton_launch.device_tile(first.device), triton_launch.default_split(first.device)
+        triton_launch.attention_chunk(*arguments, scratch, out, tile, split_below)
     else:
         out.copy_(torch_lanes.attention_chunk(*arguments, out.shape[1]))

@@ -91,26 +91,54 @@ def round_scratch(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkScratch:
-    """The history of one lane as contiguous rows: keys, values [HKV, capacity, D], fp16 of int8 rows, bf16 of bf16."""
+    """The history of one lane as contiguous rows, and sums of units of keys.
+
+    keys, values  [HKV, capacity, D], fp16 of int8 rows, bf16 of bf16
+    partial       fp32, flat: what one chunk needs, see :func:`partial_bytes`, or more; with more, short chunks are
+                  spread over more programs
+    """
 
     keys: Tensor
     values: Tensor
+    partial: Tensor
 
     @property
     def capacity(self) -> int:
         return self.keys.shape[1]
 
+    @property
+    def spare(self) -> int:
+        """Values that `partial` holds."""
+        return self.partial.numel()
+
 
 def chunk_scratch_bytes(kv_heads: int, width: int, max_tokens: int) -> int:
-    """What :func:`chunk_scratch` needs for prompts of up to `max_tokens`."""
+    """What the rows of :func:`chunk_scratch` need for prompts of up to `max_tokens`."""
     return 2 * kv_heads * _whole_pages(max_tokens) * width * 2
 
 
-def chunk_scratch(storage: Tensor, kv_heads: int, width: int, max_tokens: int, codec: Codec) -> ChunkScratch:
-    """Scratch in `storage`, uint8 of at least :func:`chunk_scratch_bytes`, at a multiple of 256 bytes."""
+def partial_bytes(tokens: int, queries: int, max_tokens: int) -> int:
+    """What the sums of :func:`chunk_scratch` need at least for chunks of `tokens` tokens of H * D `queries` in prompts
+    of up to `max_tokens`: values of each token, if there is more than one unit."""
+    return 4 * tokens * queries if max_tokens > variants.UNIT_KEYS else 0
+
+
+def split_floats(units: int, values: int, width: int) -> int:
+    """fp32 values that units in programs of their own leave for a chunk of so many output values: each with a maximum
+    and a sum per `width`."""
+    return units * (values + 2 * (values // width))
+
+
+def chunk_scratch(
+    storage: Tensor, partial: Tensor, kv_heads: int, width: int, max_tokens: int, codec: Codec
+) -> ChunkScratch:
+    """Rows in `storage`, uint8 of at least :func:`chunk_scratch_bytes`, and sums in `partial`, uint8 of at least
+    :func:`partial_bytes`; both start at a multiple of 256 bytes."""
     used = storage[: chunk_scratch_bytes(kv_heads, width, max_tokens)]
     rows = used.view(torch.float16 if codec == "int8" else torch.bfloat16)
-    return ChunkScratch(*rows.view(2, kv_heads, _whole_pages(max_tokens), width))
+    keys, values = rows.view(2, kv_heads, _whole_pages(max_tokens), width)
+    sums = partial[: partial.numel() // 4 * 4].view(torch.float32)
+    return ChunkScratch(keys, values, sums)
 
 
 def _whole_pages(tokens: int) -> int:

@@ -13,11 +13,11 @@ from ninfer.kernels.kv_codec.pool import PAGE, Pool
 from ninfer.kernels.low_bit_linear.buffers import Columns
 from ninfer.kernels.low_bit_linear.triton_launch import dependent
 from ninfer.kernels.paged_attention import variants
-from ninfer.kernels.paged_attention.scratch import ChunkScratch, RoundScratch
-from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, prepare_chunk, spread_history
+from ninfer.kernels.paged_attention.scratch import ChunkScratch, RoundScratch, split_floats
+from ninfer.kernels.paged_attention.triton_chunk import attend_chunk, merge_chunk, prepare_chunk, spread_history
 from ninfer.kernels.paged_attention.triton_round import attention_round as round_kernel
 
-CHUNK_KERNELS = (prepare_chunk, spread_history, attend_chunk)
+CHUNK_KERNELS = (prepare_chunk, spread_history, attend_chunk, merge_chunk)
 
 
 def default_programs(device: torch.device) -> int:
@@ -73,6 +73,11 @@ def device_tile(device: torch.device) -> variants.ChunkTile:
     return variants.chunk_tile(10 * major + minor)
 
 
+def default_split(device: torch.device) -> int:
+    """Programs of a chunk below which units of keys are spread over programs."""
+    return torch.cuda.get_device_properties(device).multi_processor_count * variants.SPLIT_BELOW
+
+
 def attention_chunk(
     first: Tensor,
     second: Tensor,
@@ -87,6 +92,7 @@ def attention_chunk(
     scratch: ChunkScratch,
     out: Tensor,
     tile: variants.ChunkTile,
+    split_below: int,
 ) -> None:
     tokens, kv_heads = out.shape[0], pool.kv_heads
     heads = out.shape[1] // pool.width
@@ -103,12 +109,21 @@ def attention_chunk(
         pool.keys, pool.values, key_scales, value_scales, table, scratch.keys, scratch.values, end, scratch.capacity,
         HKV=kv_heads, INT8=pool.int8, num_warps=variants.WARPS,
     )  # fmt: skip
+    programs, units = -(-tokens // tile.tokens) * heads, -(-end // tile.unit)
+    split = units > 1 and programs < split_below and split_floats(units, out.numel(), pool.width) <= scratch.spare
+    assert split or units == 1 or out.numel() <= scratch.spare
+    sums = scratch.partial[units * out.numel() :] if split else scratch.partial
     keys, values = (rows.view(-1, pool.width) for rows in (scratch.keys, scratch.values))
-    attend_chunk[(-(-tokens // tile.tokens) * heads,)](
+    attend_chunk[(programs, units if split else 1)](
         queries,
         TensorDescriptor.from_tensor(keys, [tile.keys, pool.width]) if tile.described else keys,
         TensorDescriptor.from_tensor(values, [tile.keys, pool.width]) if tile.described else values,
-        second, out, begin, tokens, _pieces(second), scratch.capacity,
-        H=heads, GROUP=heads // kv_heads, M=tile.tokens, N=tile.keys, STAGES=tile.stages, DESCRIBED=tile.described,
-        num_warps=tile.warps,
+        second, out, scratch.partial, sums, begin, tokens, _pieces(second), scratch.capacity,
+        H=heads, GROUP=heads // kv_heads, M=tile.tokens, N=tile.keys, UNIT=tile.unit, STAGES=tile.stages,
+        DESCRIBED=tile.described, num_warps=tile.warps,
     )  # fmt: skip
+    if split:
+        merge_chunk[(-(-tokens // variants.MERGED_TOKENS), heads)](
+            second, out, scratch.partial, sums, begin, tokens, _pieces(second),
+            H=heads, M=tile.tokens, R=variants.MERGED_TOKENS, UNIT=tile.unit, num_warps=variants.WARPS,
+        )  # fmt: skip

@@ -38,17 +38,26 @@ def round_tile(queries: int, int8: bool) -> Tile:
 
 # Prefill: tokens handled together by the kernels that move rows.
 PREPARED_TOKENS = 8
+MERGED_TOKENS = 4  # by the kernel that joins units
+
+# Keys that are summed before their sums are joined with those before them. Joining passes values through memory once
+# per unit; a short chunk behind a long history has as many programs as units.
+UNIT_KEYS = 8192
+# Programs per multiprocessor up to which a chunk is split: with more, the last ones to run are few among many.
+SPLIT_BELOW = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkTile:
-    """A program's `tokens` of one head meet `keys` at a time; described: rows are fetched by descriptor (9.0 on)."""
+    """A program's `tokens` of one head meet `keys` at a time, `unit` keys (whole tiles) between two joins; described:
+    rows are fetched by descriptor (9.0 on)."""
 
     tokens: int
     keys: int
     stages: int
     warps: int
     described: bool
+    unit: int = UNIT_KEYS
 
 
 # By compute capability; the keys of a tile fix the order of sums. Shared memory holds a tile of queries and the stages

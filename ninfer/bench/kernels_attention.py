@@ -18,7 +18,7 @@ from ninfer.bench.linear import timed_s
 from ninfer.kernels.kv_codec.pool import PAGE, Codec, Pool, empty_pool
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer
 from ninfer.kernels.paged_attention import op, triton_launch
-from ninfer.kernels.paged_attention.scratch import chunk_scratch, chunk_scratch_bytes, round_scratch
+from ninfer.kernels.paged_attention.scratch import chunk_scratch, chunk_scratch_bytes, partial_bytes, round_scratch
 
 HEADS, KV_HEADS, WIDTH, HALF, EPS = 24, 4, 256, 32, 1e-6
 LAYERS = 16
@@ -92,7 +92,11 @@ def round_row(lanes: int, columns: int, context: int, codec: Codec, ceiling: flo
     return Row(what, 1e6 * seconds, nbytes, nbytes / seconds / ceiling)
 
 
-CHUNKS = ((0, 2048), (0, 8192), (14336, 2048), (8192, 8192), (129024, 2048), (122880, 8192))
+CHUNKS = (
+    (0, 64), (32768, 64), (102400, 64), (102400, 128), (102400, 512), (0, 2048), (0, 8192), (14336, 2048), (8192, 8192),
+    (129024, 2048), (122880, 8192),
+)  # fmt: skip
+MATRIX_BYTES = 34816 * 5120 * 2  # of the model's largest matrix, where sums of units lie between products
 
 
 def chunk_row(begin: int, tokens: int, codec: Codec, repeats: int) -> ChunkRow:
@@ -107,7 +111,10 @@ def chunk_row(begin: int, tokens: int, codec: Codec, repeats: int) -> ChunkRow:
     cos, sin = torch.cos(angles), torch.sin(angles)
     nbytes = chunk_scratch_bytes(KV_HEADS, WIDTH, begin + tokens)
     storage = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    scratch = chunk_scratch(storage, KV_HEADS, WIDTH, begin + tokens, codec)
+    sums = torch.empty(
+        max(MATRIX_BYTES, partial_bytes(tokens, HEADS * WIDTH, begin + tokens)), dtype=torch.uint8, device=device
+    )
+    scratch = chunk_scratch(storage, sums, KV_HEADS, WIDTH, begin + tokens, codec)
     out = torch.empty(tokens, HEADS * WIDTH, dtype=torch.bfloat16, device=device)
 
     def work() -> None:

@@ -25,6 +25,7 @@ from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.low_bit_linear.chunk_route import warm_up_lengths
+from ninfer.kernels.paged_attention.variants import UNIT_KEYS
 from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
 from ninfer.kernels.sampler.masks import mask_row
 from ninfer.kernels.sampler.op import Purpose, uniform
@@ -324,6 +325,8 @@ class DeviceEngine(KeepsStates):
             self._chunks.read(0, 0, tokens)
             self._chunks.logits(tokens)
             self._chunks.draw()
+        if self._cache.tables.shape[1] * PAGE_TOKENS > UNIT_KEYS:
+            self._chunks.read(0, UNIT_KEYS, 1)  # the shortest history behind which attention joins sums of units
         self._transfers.warm_up()
         if self._device.type != "cuda":
             return

@@ -25,7 +25,7 @@ from ninfer.kernels.low_bit_linear.chunk_route import Policy, Route, route
 from ninfer.kernels.low_bit_linear.op import first_norm, product_rows
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.kernels.paged_attention.op import attention_chunk
-from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch
+from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch, partial_bytes
 from ninfer.kernels.paged_attention.scratch import chunk_scratch_bytes as attention_scratch_bytes
 from ninfer.kernels.rmsnorm.added import add_offset_rmsnorm
 from ninfer.kernels.rotary.columns import rotary_columns
@@ -48,7 +48,8 @@ class ChunkBuffers:
     row       [T, H], a norm's result and then a product's
     wide      [T * widest product of a norm's result], flat
     mid       [T * widest input of the products that add to the residual], flat
-    matrix    [N * K of the largest matrix, or more], flat: the one that is being multiplied; free between chunks
+    matrix    [N * K of the largest matrix, or more], flat: the one that is being multiplied, and sums of attention
+              between products; free between chunks
     scratch   uint8, of the mixer
     cos, sin  [T, R / 2] fp32
     last, cleared  columns of the one token that is drawn from, and a norm that nobody reads
@@ -86,12 +87,13 @@ def chunk_buffers(
     narrow = max(inner, *(layer.mixer.out.columns for layer in weights.layers))
     largest = max(2 * inner * hidden, *(_input_rows(layer.mixer) * hidden for layer in weights.layers))
     half = config.rotary_dim // 2 if config.heads else 1
-    scratch = 0
+    scratch = partial = 0
     if config.gdn_value_heads:
         shape = GdnShape(config.gdn_key_heads, config.gdn_value_heads, config.gdn_key_dim, config.gdn_value_dim)
         scratch = chunk_scratch_bytes(tokens, shape)
     if config.heads:
         scratch = max(scratch, attention_scratch_bytes(config.kv_heads, config.head_dim, context))
+        partial = partial_bytes(tokens, config.heads * config.head_dim, context)
     return ChunkBuffers(
         ids=torch.zeros(tokens, dtype=torch.int32, device=device),
         begin=torch.zeros(1, dtype=torch.int32, device=device),
@@ -99,7 +101,7 @@ def chunk_buffers(
         row=torch.zeros(tokens, hidden, dtype=bf16, device=device),
         wide=torch.zeros(tokens * widest, dtype=bf16, device=device),
         mid=torch.zeros(tokens * narrow, dtype=bf16, device=device),
-        matrix=torch.zeros(max(largest, -(-least_bytes // bf16.itemsize)), dtype=bf16, device=device),
+        matrix=torch.zeros(max(largest, -(-max(least_bytes, partial) // bf16.itemsize)), dtype=bf16, device=device),
         scratch=torch.zeros(scratch, dtype=torch.uint8, device=device),
         cos=torch.zeros(tokens, half, device=device),
         sin=torch.zeros(tokens, half, device=device),
@@ -130,7 +132,8 @@ class Chunks:
         pools, config = self._cache.pools, self._config
         longest = self._cache.tables.shape[1] * PAGE_TOKENS if pools else 0
         codec: Codec = "int8" if pools and pools[0].int8 else "bf16"
-        return chunk_scratch(self.buffers.scratch, config.kv_heads, config.head_dim, longest, codec)
+        sums = self.buffers.matrix.view(torch.uint8)
+        return chunk_scratch(self.buffers.scratch, sums, config.kv_heads, config.head_dim, longest, codec)
 
     def read(self, lane: int, begin: int, tokens: int) -> None:
         """Run `tokens` tokens whose ids and position lie in the buffers; `begin` is the same position."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,20 @@ from ninfer.kernels.kv_codec import op as kv_codec
 from ninfer.kernels.kv_codec.pool import PAGE, Codec
 from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
 from ninfer.kernels.paged_attention import op, torch_lanes, triton_launch
-from ninfer.kernels.paged_attention.scratch import round_scratch
-from tests.kernels.paged_attention.cases import EPS, Case, case, copied, expected, expected_prompt, prompt, tolerance
+from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch, chunk_scratch_bytes, round_scratch
+from tests.kernels.paged_attention.cases import (
+    EPS,
+    Case,
+    Prompt,
+    case,
+    copied,
+    deep_prompt,
+    expected,
+    expected_prompt,
+    history,
+    prompt,
+    tolerance,
+)
 from tests.support.tolerance import assert_within
 
 pytestmark = pytest.mark.gpu
@@ -148,6 +161,44 @@ def test_a_token_does_not_know_its_chunk(codec: Codec) -> None:
             plane, first = getattr(other.pool, name), getattr(made.pool, name)
             if plane is not None:
                 assert torch.equal(plane.view(torch.uint8), first.view(torch.uint8))
+
+
+def _history(made: Prompt, depth: int) -> ChunkScratch:
+    """Random rows below `depth`, stored as the cache stores them, and scratch that holds NaN."""
+    codec: Codec = "int8" if made.pool.int8 else "bf16"
+    history(made.pool, made.table, depth, seed=7)
+    heads, longest = made.first.shape[1] // 256 - 4, depth + made.first.shape[0]
+    storage = torch.full((chunk_scratch_bytes(4, 256, longest),), 255, dtype=torch.uint8, device="cuda")
+    sums = torch.full((14 * 4 * 512 * (heads * 258),), 255, dtype=torch.uint8, device="cuda")
+    return chunk_scratch(storage, sums, 4, 256, longest, codec)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("depth", [0, 1000, 40_000, 100_000])
+def test_split_keys_give_the_bits_of_one_program(depth: int, codec: Codec) -> None:
+    """Chunks of 64, 128 and 512 tokens behind a history: units of keys in programs of their own, against one program
+    for all of them, and against a longer chunk that holds the same tokens."""
+    made = deep_prompt(576, depth, 24, 4, codec, "cuda")
+    scratch = _history(made, depth)
+    device = torch.device("cuda")
+    tile = triton_launch.device_tile(device)
+
+    def chunk(begin: int, end: int, split_below: int) -> torch.Tensor:
+        out = torch.full((end - begin, 24 * 256), math.nan, dtype=torch.bfloat16, device=device)
+        scratch.partial.fill_(math.nan)
+        rows = slice(begin, end)
+        triton_launch.attention_chunk(
+            made.first[rows], made.second[rows], made.query_norm, made.key_norm, EPS, made.cos[rows], made.sin[rows],
+            made.pool, made.table, depth + begin, scratch, out, tile, split_below,
+        )  # fmt: skip
+        assert torch.isfinite(out).all()
+        return out
+
+    want = chunk(0, 576, 0)
+    assert torch.equal(chunk(0, 512, 0), want[:512])
+    for begin, end in ((0, 64), (0, 128), (0, 512), (64, 128), (64, 576), (512, 576), (512, 513)):
+        for split_below in (0, 1 << 30, triton_launch.default_split(device)):
+            assert torch.equal(chunk(begin, end, split_below), want[begin:end]), (begin, end, split_below)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -192,15 +192,16 @@ class Prompt:
     pool: Pool
     table: Tensor
 
-    def run(self, route: Callable[..., None], cuts: Sequence[int], *more: object) -> Tensor:
-        """[T, H * D] of all chunks between cuts."""
+    def run(self, route: Callable[..., None], cuts: Sequence[int], *more: object, spare: int = 4) -> Tensor:
+        """[T, H * D] of all chunks between cuts; sums have room for `spare` units of all tokens."""
         tokens, pool = self.first.shape[0], self.pool
         queries = self.first.shape[1] - pool.kv_heads * pool.width
         out = torch.full((tokens, queries), math.nan, dtype=torch.bfloat16, device=self.first.device)
         nbytes = chunk_scratch_bytes(pool.kv_heads, pool.width, tokens)
         storage = torch.full((nbytes,), 255, dtype=torch.uint8, device=self.first.device)  # NaN in both types
         codec: Codec = "int8" if pool.int8 else "bf16"
-        scratch = chunk_scratch(storage, pool.kv_heads, pool.width, tokens, codec)
+        sums = torch.full((spare * 4 * (tokens + 1) * queries,), 255, dtype=torch.uint8, device=self.first.device)
+        scratch = chunk_scratch(storage, sums, pool.kv_heads, pool.width, tokens, codec)
         for begin, end in pairwise((0, *cuts, tokens)):
             rows = slice(begin, end)
             route(
@@ -219,6 +220,18 @@ def prompt(
     return Prompt(
         made.first, made.second, made.query_norm, made.key_norm, made.cos, made.sin, made.pool, table
     )  # fmt: skip
+
+
+def deep_prompt(
+    tokens: int, depth: int, heads: int, kv_heads: int, codec: Codec, device: str = "cpu", seed: int = 0
+) -> Prompt:
+    """As :func:`prompt`, with a table for `depth` positions before it."""
+    made = prompt(tokens, heads, kv_heads, codec, device, seed)
+    pages = -(-(depth + tokens) // PAGE)
+    pool = empty_pool(pages + 3, kv_heads, 256, codec, device)
+    poison(pool)
+    order = torch.randperm(pages + 3, generator=torch.Generator().manual_seed(seed))[:pages]
+    return replace(made, pool=pool, table=order.int().to(device))
 
 
 def expected_prompt(done: Prompt) -> Tensor:

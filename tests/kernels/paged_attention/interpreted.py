@@ -6,6 +6,8 @@ business, speed the benchmark's.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,6 +19,8 @@ from tests.support import ptx
 from tests.support.tolerance import assert_within
 
 ptx.install()
+
+NEVER, ALWAYS = 0, 1 << 30  # programs below which units are split
 
 
 @pytest.mark.parametrize(
@@ -43,10 +47,30 @@ def test_a_chunk(codec: Codec, heads: int, kv_heads: int, described: bool) -> No
     """Two cuts into chunks give the same bits, near the oracle; the rows stored are those of the plain route."""
     tile = ChunkTile(32, 32, 1, 4, described)
     made, other, plain = (prompt(70, heads, kv_heads, codec) for _ in range(3))
-    got = made.run(triton_launch.attention_chunk, (64,), tile)
+    got = made.run(triton_launch.attention_chunk, (64,), tile, NEVER)
     assert_within(tolerance(codec), got, expected_prompt(made))
-    assert torch.equal(other.run(triton_launch.attention_chunk, (), tile), got)
+    assert torch.equal(other.run(triton_launch.attention_chunk, (), tile, NEVER), got)
     plain.run(op.attention_chunk, (64,))
     assert torch.equal(made.pool.values.view(torch.uint8), plain.pool.values.view(torch.uint8))
     keys, others = made.pool.keys.nan_to_num(), plain.pool.keys.nan_to_num()
     assert float((keys != others).float().mean()) < 0.01
+
+
+def test_units_are_joined_alike_by_one_program_and_by_many() -> None:
+    """Two units of 64 keys, the second one short; blocks of queries that see fewer units than their chunk."""
+    tile = ChunkTile(32, 32, 1, 4, described=True, unit=64)
+    made, other, cut, one_unit = (prompt(100, 1, 1, "bf16") for _ in range(4))
+    whole = made.run(triton_launch.attention_chunk, (), tile, NEVER)
+    assert_within(tolerance("bf16"), whole, expected_prompt(made))
+    assert torch.equal(other.run(triton_launch.attention_chunk, (), tile, ALWAYS), whole)
+    assert torch.equal(cut.run(triton_launch.attention_chunk, (70,), tile, ALWAYS), whole)
+    # Units do change how sums are rounded.
+    assert not torch.equal(one_unit.run(triton_launch.attention_chunk, (), replace(tile, unit=128), NEVER), whole)
+
+
+def test_units_without_room_for_their_sums_share_a_program() -> None:
+    tile = ChunkTile(32, 32, 1, 4, described=False, unit=32)
+    split, looped = (
+        prompt(70, 1, 1, "bf16").run(triton_launch.attention_chunk, (), tile, ALWAYS, spare=spare) for spare in (4, 1)
+    )
+    assert torch.equal(split, looped)
