@@ -7,7 +7,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test test-slow lint types tests coverage format clean
+.PHONY: serve test test-slow lint types tests coverage clients format clean
 
 serve: .venv/ready-base
 	$(BIN)/ninfer-serve $(MODEL) $(ARGS)
@@ -34,6 +34,10 @@ coverage: .venv/ready-test
 # Minutes to hours: wider sweeps of the same properties.
 test-slow: .venv/ready-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow
+
+# Real agent programs (Node 20 with npm), each through a task against the scripted engine; renews tests/clients/recorded.
+clients: .venv/ready-test
+	$(BIN)/python -m tests.clients.run var/clients $(ARGS)
 
 format: .venv/ready-test
 	$(BIN)/ruff check --fix .
