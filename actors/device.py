@@ -65,6 +65,11 @@ class _Step(Generic[R]):
             # Handed to whoever asked for the step, interrupts included: this thread has nobody else to tell.
             self._error = error
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is known to have failed."""
+        return self._error is not None
+
     def tell(self) -> None:
         """On the event loop."""
         if self._error is not None:
@@ -86,6 +91,9 @@ class DeviceGateway:
         self._token: EventLoopToken | None = None
         self._threads: list[threading.Thread] = []
         self._closed = False
+        # Whether a step has failed since the engine was reset: memory is not to be trusted then. A step's failure shows
+        # here before any work begins that was given to the device behind it.
+        self.failed = False
 
     async def __aenter__(self) -> DeviceGateway:
         self._token = current_token()
@@ -118,6 +126,11 @@ class DeviceGateway:
             raise job.error
         return cast(T, job.result)
 
+    def reset(self, reset: Callable[[], None]) -> None:
+        """On the device thread: clean the engine up, which can be trusted again if that does not raise."""
+        reset()
+        self.failed = False
+
     def launch(
         self,
         number: int,
@@ -146,6 +159,7 @@ class DeviceGateway:
         while (work := self._work.get()) is not None:
             if isinstance(work, _Step):
                 work.launch()
+                self.failed |= work.failed
                 self._in_flight.put(work)
                 continue
             self._in_flight.join()
@@ -160,5 +174,6 @@ class DeviceGateway:
     def _serve_results(self) -> None:
         while (step := self._in_flight.get()) is not None:
             step.wait()
+            self.failed |= step.failed
             run_on_loop(self._outcomes.put_nowait, step, token=self._token)
             self._in_flight.task_done()

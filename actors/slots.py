@@ -77,6 +77,7 @@ SlotOrder = cmd.Erased | cmd.ReadSession | cmd.WriteSession
 class SlotPersistenceActor:
     """Serves any number of actions side by side; the scheduler sees to it that a lane has one.
 
+    faults   how many the scheduler knows of
     engine   set once the model is loaded, before the first action
     """
 
@@ -88,6 +89,7 @@ class SlotPersistenceActor:
         tell: Callable[[SchedulerMessage], None],
         now: Callable[[], float],
         is_busy: Callable[[int], bool],
+        faults: Callable[[], int],
     ) -> None:
         self.mailbox: Mailbox[Question[SlotMessage, SlotOutcome]] = Mailbox("slot persistence", CAPACITY)
         self.engine: EngineLike | None = None
@@ -97,6 +99,7 @@ class SlotPersistenceActor:
         self._tell = tell
         self._now = now
         self._is_busy = is_busy
+        self._faults = faults
         self._under_way: set[Question[SlotMessage, SlotOutcome]] = set()
 
     async def run(self) -> None:
@@ -154,7 +157,7 @@ class SlotPersistenceActor:
             assert ledger is not None, "a lane with a session has its tokens"
             assert engine is not None, "sessions exist only with an engine"
             config = files.config(engine)
-            state, pages, checkpoints = await self._on_device(lambda: _read(engine, order), SlotSaveFailed)
+            state, pages, checkpoints = await self._on_device(lambda: self._read(engine, order), SlotSaveFailed)
 
             def write() -> tuple[int, str]:
                 snapshot = Snapshot(
@@ -166,13 +169,31 @@ class SlotPersistenceActor:
                     pages=pages,
                     ring=tuple(checkpoints[:-1]),
                 )
-                return write_snapshot(files.folder, message.filename, snapshot), ledger.digest(order.tokens)
+                written = write_snapshot(files.folder, message.filename, snapshot, is_right=lambda: self._holds(order))
+                return written, ledger.digest(order.tokens)
 
             written, digest = await anyio.to_thread.run_sync(write)
             ok = True
         finally:
             self._tell(SlotDone(order.ticket, message.lane, ok))
         return SlotOutcome(order.tokens, written, digest, self._now() - begun)
+
+    def _holds(self, order: cmd.ReadSession) -> bool:
+        """Whether no step has failed since the order was given, so that what it names was there to be read."""
+        return self._faults() == order.faults
+
+    def _read(self, engine: EngineLike, order: cmd.ReadSession) -> tuple[memoryview, memoryview, list[StoredImage]]:
+        """On the device thread. A step that failed before is known here, and so is a reset."""
+        if self._device.failed or not self._holds(order):
+            raise SlotSaveFailed("The device has failed, and the session with it.")
+        engine.transfer(order.before)
+        if order.capture:
+            engine.capture(order.lane, order.image)
+        state = engine.read_image(order.image) if order.state else memoryview(bytes(engine.image_bytes))
+        pages = engine.read_pages(order.pages)
+        if order.places:
+            pages = memoryview(b"".join((pages, engine.read_places(order.places))))
+        return state, pages, [(frontier, engine.read_image(image)) for frontier, image in order.checkpoints]
 
     # --- restore ---------------------------------------------------------------------------------------------------
 
@@ -226,15 +247,6 @@ _REFUSALS: dict[str, Callable[[], NinferError]] = {
     "slot_restore_failed": lambda: SlotRestoreFailed("There is not enough free memory for the session now."),
     "service_unavailable": Unavailable,
 }
-
-
-def _read(engine: EngineLike, order: cmd.ReadSession) -> tuple[memoryview, memoryview, list[StoredImage]]:
-    engine.transfer(order.before)
-    if order.capture:
-        engine.capture(order.lane, order.image)
-    state = engine.read_image(order.image) if order.state else memoryview(bytes(engine.image_bytes))
-    pages = engine.read_pages(order.pages)
-    return state, pages, [(frontier, engine.read_image(image)) for frontier, image in order.checkpoints]
 
 
 def _write(engine: EngineLike, order: cmd.WriteSession, snapshot: Snapshot, images: dict[int, memoryview]) -> None:

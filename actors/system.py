@@ -83,7 +83,13 @@ class System:
         )
         self.ring = CheckpointRingActor(lambda: self.machine.statistics().lanes, ledgers)
         self.slots = SlotPersistenceActor(
-            slots, self._device, ledgers, self._tell, self._clock.now, lambda lane: self._is_busy(lane)
+            slots,
+            self._device,
+            ledgers,
+            self._tell,
+            self._clock.now,
+            lambda lane: self._is_busy(lane),
+            lambda: self.machine.holdings.faults,
         )
         self.gateway = Gateway(
             self._mailbox,
@@ -241,7 +247,7 @@ class System:
         engine = self._engine
         assert engine is not None
         try:
-            await self._device.run(engine.reset)
+            await self._device.run(lambda: self._device.reset(engine.reset))
         except Exception as error:
             self._tell(ev.EngineLost(f"the engine could not be reset: {type(error).__name__}: {error}"))
         else:

@@ -176,7 +176,9 @@ class ReadSession:
 
     state         tokens in front of the block whose entry state is stored, and where from: an image, or the lane itself
                   by way of image `image` if `capture`
-    pages         of all positions below `state`, in order
+    pages         of the positions below `state`, in order
+    places        of those behind them that are in host memory only
+    faults        how many the engine has had; with another one, nothing that is read is worth anything
     checkpoints   frontiers and images of its turn checkpoints, ascending
     before        transfers that have to come first
     """
@@ -189,6 +191,8 @@ class ReadSession:
     image: int
     capture: bool
     pages: tuple[int, ...]
+    places: tuple[int, ...]
+    faults: int
     checkpoints: tuple[tuple[int, int], ...]
     before: tuple[Transfer, ...] = ()
 

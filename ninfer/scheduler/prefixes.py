@@ -11,6 +11,7 @@ ends of paths inwards: its page moves to host memory if there is room, or it is 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -85,6 +86,8 @@ class PrefixTree:
         self._pushed = 0
         self._evictable = 0
         self._parked: dict[int, Node] = {}
+        self._held: Counter[int] = Counter()  # places that somebody reads
+        self._left: set[int] = set()  # of them those whose block has gone to the device meanwhile
         self._parked_heap: list[tuple[int, int, int, Node]] = []
 
     @property
@@ -160,6 +163,20 @@ class PrefixTree:
         node.page = page
         self._release_place(node)
 
+    def hold(self, places: Sequence[int]) -> None:
+        """Nothing else is written to these places, whose blocks the caller uses, until :meth:`let_go`."""
+        self._held.update(places)
+
+    def let_go(self, places: Sequence[int]) -> None:
+        """They have been read."""
+        for place in places:
+            self._held[place] -= 1
+            if not self._held[place]:
+                del self._held[place]
+                if place in self._left:
+                    self._left.remove(place)
+                    heapq.heappush(self._free_places, place)
+
     def evict(self, count: int) -> tuple[list[int], list[Parked], list[Image]]:
         """Take `count` device pages from blocks that nobody uses, the oldest ends first.
 
@@ -213,6 +230,8 @@ class PrefixTree:
         self._heap.clear()
         self._parked_heap.clear()
         self._parked.clear()
+        self._held.clear()
+        self._left.clear()
         self._free_places = list(range(self.places))
         self._evictable = 0
 
@@ -285,7 +304,10 @@ class PrefixTree:
     def _release_place(self, node: Node) -> None:
         if node.place is not None:
             del self._parked[node.place]
-            heapq.heappush(self._free_places, node.place)
+            if node.place in self._held:
+                self._left.add(node.place)
+            else:
+                heapq.heappush(self._free_places, node.place)
             node.place = None
 
     def _forget(self, node: Node, images: list[Image]) -> None:
@@ -315,5 +337,5 @@ class PrefixTree:
                 raise IllegalTransition("a block in use behind one that is not")
         if evictable != self._evictable or parked != len(self._parked):
             raise IllegalTransition(f"{evictable} evictable blocks, counted {self._evictable}; {parked} parked")
-        if parked + len(self._free_places) != self.places:
+        if parked + len(self._left) + len(self._free_places) != self.places:
             raise IllegalTransition("a place in host memory is lost")

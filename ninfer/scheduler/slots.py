@@ -26,6 +26,7 @@ class _Job:
 
     blocks, pages   of a restore: digests of all blocks of the file, and pages for those that were not there
     images          that are read or written, with the depth of each
+    places          in host memory that a save reads
     faults          how many the engine had had when it began
     """
 
@@ -36,6 +37,7 @@ class _Job:
     tokens: int = 0
     blocks: tuple[str, ...] = ()
     pages: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()
 
 
 class Slots:
@@ -102,14 +104,17 @@ class Slots:
             self._refuse(event, SAVE_FAILED)
             return
         node = self._state_of(lane)
-        pages = [step.page for step in path_to(node)]
+        path = path_to(node)
+        # A block with a page is never behind one without.
+        pages = tuple(step.page for step in path if step.page is not None)
+        places = tuple(step.place for step in path if step.place is not None)
         # A file has to hold the state of the block in which the session ends (15.4).
         ends_here = session.executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS
         image = node.image
         capture = ends_here and image is None and node.depth > 0
-        if capture and None not in pages:
+        if capture:
             image = holdings.images.take(ImageKind.FRONTIER, session.number)
-        if not ends_here or None in pages or (capture and image is None):
+        if not ends_here or (capture and image is None):
             self._refuse(event, SAVE_FAILED)
             return
         if capture and image is not None:
@@ -117,9 +122,10 @@ class Slots:
         checkpoints = self._checkpoints(lane, node)
         used = (((node.depth, image),) if image is not None else ()) + checkpoints
         holdings.tree.use(node)
+        holdings.tree.hold(places)
         for _depth, kept in used:
             kept.users += 1
-        self._jobs[lane] = _Job(event.ticket, node, used, holdings.faults)
+        self._jobs[lane] = _Job(event.ticket, node, used, holdings.faults, places=places)
         self._move(lane, LaneSignal.SAVE)
         self._say(
             cmd.ReadSession(
@@ -130,7 +136,9 @@ class Slots:
                 node.depth * PAGE_TOKENS,
                 image.id if image is not None else -1,
                 capture,
-                tuple(page for page in pages if page is not None),
+                pages,
+                places,
+                holdings.faults,
                 tuple((depth * PAGE_TOKENS, kept.id) for depth, kept in checkpoints),
                 holdings.transfers(),
             )
@@ -211,7 +219,10 @@ class Slots:
         del self._jobs[event.lane]
 
     def _end_save(self, event: SlotDone, job: _Job) -> None:
-        self._holdings.tree.leave(job.node)
+        holdings = self._holdings
+        holdings.tree.leave(job.node)
+        if job.faults == holdings.faults:  # else nothing is held any more
+            holdings.tree.let_go(job.places)
         self.saves += event.ok
         self._move(event.lane, LaneSignal.SAVED)
         if self._holdings.sessions[event.lane] is None:  # a fault meanwhile

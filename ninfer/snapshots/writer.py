@@ -40,11 +40,19 @@ class Disk:
 DISK = Disk()
 
 
-def write_snapshot(folder: Path, filename: str, snapshot: Snapshot, *, disk: Disk = DISK) -> int:
+def _always() -> bool:
+    return True
+
+
+def write_snapshot(
+    folder: Path, filename: str, snapshot: Snapshot, *, disk: Disk = DISK, is_right: Callable[[], bool] = _always
+) -> int:
     """Save a session as `filename` in the slot folder, in place of what has that name; returns the size of the file.
 
     Blocks, on the disk. The bytes go to a temporary file of the folder, which is flushed and then renamed, and the
     folder is flushed; whatever fails before the renaming, the temporary file is gone and the old file as it was.
+
+    is_right   asked when all bytes are on the disk: if not, they are not what they should be and nothing is replaced
 
     Raises InvalidFilename, and SlotSaveFailed for a session that cannot be kept, for a link or something else that is
     not a file under that name, and for what the disk says.
@@ -54,7 +62,7 @@ def write_snapshot(folder: Path, filename: str, snapshot: Snapshot, *, disk: Dis
     try:
         with opened_folder(folder) as directory:
             _check_target(directory, filename)
-            return _publish(directory, filename, sections, disk)
+            return _publish(directory, filename, sections, disk, is_right)
     except OSError as error:
         raise SlotSaveFailed(f"The slot file '{filename}' cannot be written: {error.strerror}.") from error
 
@@ -126,7 +134,9 @@ def _check_target(directory: int, filename: str) -> None:
         raise SlotSaveFailed(f"The slot file '{filename}' cannot be replaced: {fault}.")
 
 
-def _publish(directory: int, filename: str, sections: Sequence[memoryview], disk: Disk) -> int:
+def _publish(
+    directory: int, filename: str, sections: Sequence[memoryview], disk: Disk, is_right: Callable[[], bool]
+) -> int:
     temporary = temporary_name(filename)
     # Exclusive creation follows no link and opens nobody else's file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -136,6 +146,8 @@ def _publish(directory: int, filename: str, sections: Sequence[memoryview], disk
         lock(file)
         size = _write(file, sections, disk)
         disk.fsync(file)
+        if not is_right():
+            raise SlotSaveFailed("The device has failed while the session was saved: nothing was written.")
         disk.rename(directory, temporary, filename)
     except BaseException:
         with suppress(FileNotFoundError):

@@ -8,7 +8,7 @@ import zlib
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
-from ninfer.step import PAGE_TOKENS
+from ninfer.step import PAGE_TOKENS, CaptureState
 from ninfer.types import Marks
 from tests.scheduler.test_machine import serving
 from tests.support.memory import DeviceMemory
@@ -139,6 +139,8 @@ class Driver:
             case cmd.ReadSession() | cmd.WriteSession():
                 for transfer in command.before:
                     self.memory.transfer(transfer)
+                if isinstance(command, cmd.ReadSession) and command.capture:
+                    self.memory.transfer(CaptureState(command.lane, command.image))
             case _:
                 pass
         in_flight = {request.id for step in self.machine.flight.steps for request in step.requests}

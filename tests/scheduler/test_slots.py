@@ -56,7 +56,7 @@ def test_a_session_is_read_with_the_state_of_its_lane() -> None:
     pages = server.chunks(server.say(text(200), limit=3, marks=mark))[-1].mapping.pages
     order = saving(server)
     first = server.chunks(1)[0].mapping.pages
-    assert order == cmd.ReadSession(order.ticket, 0, 203, 202, 192, 1, True, (*first, *pages)[:3], ((64, 0),))
+    assert order == cmd.ReadSession(order.ticket, 0, 203, 202, 192, 1, True, (*first, *pages)[:3], (), 0, ((64, 0),))
     assert server.machine.lanes[0] is LaneState.SAVING
     assert server.images() == {64: "TURN", 192: "FRONTIER"}
     assert done(server, order) == []
@@ -132,12 +132,65 @@ def test_a_state_behind_the_end_of_the_session_is_not_saved() -> None:
     assert refused(server, 0, "save") == "slot_save_failed"
 
 
-def test_a_session_that_is_partly_in_host_memory_is_not_saved() -> None:
-    server = Driver(pages=32, lanes=2, max_context_tokens=2048, host_pages=32)
-    server.say(text(640, 1), limit=2)
+def partly_in_host_memory(host_pages: int = 32) -> tuple[Driver, bytes]:
+    """A server whose lane 0 retains a session of ten blocks, eight of them in host memory, and that session."""
+    server = Driver(pages=32, lanes=2, max_context_tokens=2048, host_pages=host_pages)
+    first = server.say(text(640, 1), limit=2)
     server.say(text(1900, 2), limit=1)
     assert server.machine.lanes == [LaneState.RETAINED] * 2
-    assert refused(server, 0, "save") == "slot_save_failed"
+    return server, server.histories[first]
+
+
+def test_a_session_that_is_partly_in_host_memory_is_read_from_there() -> None:
+    server, history = partly_in_host_memory()
+    order = saving(server)
+    assert (len(order.pages), len(order.places)) == (2, 8)
+    read = [server.memory.pages[page] for page in order.pages] + [server.memory.places[place] for place in order.places]
+    assert read == [history[:end] for end in range(64, 641, 64)]
+    assert done(server, order) == []
+
+
+def test_places_that_a_save_reads_are_not_written_until_it_is_done() -> None:
+    server, history = partly_in_host_memory(host_pages=9)
+    order = saving(server)
+    server.say(text(640, 1) + text(10, 3))  # its blocks come back to the device, and others move out for them
+    assert server.machine.holdings.tree.loads == 8
+    assert [server.memory.places[place] for place in order.places] == [history[:end] for end in range(192, 641, 64)]
+    assert not set(order.places) & {node.place for node in server.machine.holdings.tree.nodes()}
+    done(server, order)
+    server.machine.audit()
+    before = server.machine.holdings.tree.parks
+    server.say(text(1900, 4))
+    assert server.machine.holdings.tree.parks > before + 1
+    assert set(order.places) & {node.place for node in server.machine.holdings.tree.nodes()}
+
+
+def test_two_saves_may_read_the_same_places() -> None:
+    server, _history = partly_in_host_memory()
+    tree = server.machine.holdings.tree
+    place = next(node.place for node in tree.nodes() if node.place is not None)
+    tree.hold([place])
+    order = saving(server)
+    server.say(text(640, 1) + text(10, 3))
+    done(server, order)
+    server.machine.audit()
+    assert place not in tree._free_places
+    tree.let_go([place])
+    server.machine.audit()
+    assert place in tree._free_places
+
+
+def test_a_fault_lets_go_of_all_places() -> None:
+    server, _history = partly_in_host_memory()
+    order = saving(server)
+    server.ask(text(100, 5))
+    step = server.machine.flight.steps[0].number
+    server.send(ev.StepFailed(step, "device fault"))
+    assert server.machine.holdings.faults == order.faults + 1
+    server.send(ev.EngineReset())
+    done(server, order, ok=False)
+    server.machine.audit()
+    assert len(server.machine.holdings.tree._free_places) == 32
 
 
 def test_a_restored_session_is_gone_on_from() -> None:

@@ -82,6 +82,16 @@ def test_a_folder_that_cannot_be_flushed_is_reported_as_such(tmp_path: Path) -> 
     assert read(tmp_path) == NEW
 
 
+def test_bytes_that_turn_out_wrong_replace_nothing(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, "a.bin", OLD)
+    recorder = Recorder()
+    with pytest.raises(SlotSaveFailed, match="The device has failed while the session was saved"):
+        write_snapshot(tmp_path, "a.bin", NEW, disk=recorder.disk, is_right=lambda: False)
+    assert "rename" not in recorder.calls
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+    assert read(tmp_path) == OLD
+
+
 def test_short_writes_are_written_on(tmp_path: Path) -> None:
     recorder = Recorder(most=7)
     write_snapshot(tmp_path, "a.bin", NEW, disk=recorder.disk)

@@ -110,6 +110,7 @@ class Storm:
         self.histories: dict[str, bytes] = {}
         self.refused = 0
         self.slot_refusals: set[str] = set()
+        self.read_places = 0
         self.tickets = 0
         self.flight: deque[cmd.StartChunk | cmd.StartRound] = deque()
         self.void = False
@@ -373,7 +374,8 @@ class Storm:
         assert order.tokens == len(ledger)
         assert order.executed in (order.tokens - 1, order.tokens)
         assert 0 <= order.executed - order.state <= PAGE_TOKENS  # a block that is folded late is a whole one behind
-        assert order.state == len(order.pages) * PAGE_TOKENS
+        assert order.state == len(order.pages + order.places) * PAGE_TOKENS
+        self.read_places += bool(order.places)
         assert list(order.checkpoints) == sorted(order.checkpoints)
         frontiers = tuple(frontier for frontier, _image in order.checkpoints)
         assert all(0 < frontier < order.state for frontier in frontiers)
@@ -387,6 +389,8 @@ class Storm:
         assert isinstance(order, cmd.ReadSession)
         for block, page in enumerate(order.pages):
             assert self.memory.pages[page] == ledger[: (block + 1) * PAGE_TOKENS]
+        for block, place in enumerate(order.places, start=len(order.pages)):
+            assert self.memory.places[place] == ledger[: (block + 1) * PAGE_TOKENS]
         for frontier, image in (*order.checkpoints, *(((order.state, order.image),) if order.state else ())):
             assert self.memory.images[image] == ledger[:frontier]
 

@@ -10,6 +10,7 @@ import anyio
 
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.messages import Failed, Finished, GenerationRequest, Reply, TextDelta
+from ninfer.actors.slots import SlotFolder
 from ninfer.actors.system import System
 from ninfer.artifact.frontend import small_frontend
 from ninfer.config import SchedulerSettings
@@ -77,6 +78,7 @@ async def running(
     engine: FakeEngine | None = None,
     builder: FakeBuilder | None = None,
     log: EventLog | None = None,
+    slots: SlotFolder | None = None,
     serving: bool = True,
 ) -> AsyncIterator[Running]:
     """A system that serves (unless told not to wait for it), stopped at the end."""
@@ -85,7 +87,12 @@ async def running(
     log = log if log is not None else EventLog(None)
     # What is reused has tests of its own: here every request is read anew.
     system = System(
-        settings or SchedulerSettings(prefix_reuse=False), builder, TOKENIZER, log, unix_time=lambda: 1_790_000_000.0
+        settings or SchedulerSettings(prefix_reuse=False),
+        builder,
+        TOKENIZER,
+        log,
+        unix_time=lambda: 1_790_000_000.0,
+        slots=slots,
     )
     state = Running(system, engine, builder)
 
