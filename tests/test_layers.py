@@ -18,7 +18,8 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.types": (STDLIB_ROW, frozenset()),
     "ninfer.step": (STDLIB_ROW, frozenset()),
     "ninfer.config": (STDLIB_ROW, frozenset()),
-    "ninfer.scheduler": ((*STDLIB_ROW, "ninfer.scheduler"), frozenset()),
+    "ninfer.speculation": ((*STDLIB_ROW, "ninfer.speculation"), frozenset()),
+    "ninfer.scheduler": ((*STDLIB_ROW, "ninfer.scheduler", "ninfer.speculation"), frozenset()),
     "ninfer.text": ((*STDLIB_ROW, "ninfer.text"), frozenset({"tokenizers", "jinja2"})),
     "ninfer.constraints": ((*STDLIB_ROW, "ninfer.constraints", "ninfer.text"), frozenset({"llguidance"})),
     "ninfer.artifact": (
@@ -43,6 +44,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
             *STDLIB_ROW,
             "ninfer.actors",
             "ninfer.scheduler",
+            "ninfer.speculation",
             "ninfer.text",
             "ninfer.constraints",
             "ninfer.ledger",
