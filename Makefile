@@ -7,7 +7,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test test-slow lint types tests coverage clients format clean
+.PHONY: serve test test-slow lint types tests coverage clients conformance format clean
 
 serve: .venv/ready-base
 	$(BIN)/ninfer-serve $(MODEL) $(ARGS)
@@ -38,6 +38,10 @@ test-slow: .venv/ready-test
 # Real agent programs (Node 20 with npm), each through a task against the scripted engine; renews tests/clients/recorded.
 clients: .venv/ready-test
 	$(BIN)/python -m tests.clients.run var/clients $(ARGS)
+
+# A quarter of an hour of requests that nobody wrote, in the quiet: by the OpenAPI document, and from bodies that work.
+conformance: .venv/ready-test
+	NINFER_CONFORMANCE_S=300 NINFER_FUZZ_S=40 NINFER_FUZZ_SEEDS=15 nice -n 19 $(BIN)/python -m pytest tests/conformance
 
 format: .venv/ready-test
 	$(BIN)/ruff check --fix .

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import orjson
 import structlog
 from quart import Quart, Response, request
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge
 
 from ninfer.actors.gateway import NOT_YET, Gateway
 from ninfer.api.chat import chat_completion
@@ -100,7 +100,10 @@ def _bare_app(settings: HttpSettings, gateway: Gateway) -> Quart:
         if isinstance(error, RequestEntityTooLarge):
             return _fault(fault_of(RequestTooLarge(settings.max_request_bytes)))
         if isinstance(error, HTTPException):
-            return _fault(_routing_fault(error))
+            response = _fault(_routing_fault(error))
+            if isinstance(error, MethodNotAllowed) and error.valid_methods:
+                response.headers["Allow"] = ", ".join(sorted(error.valid_methods))
+            return response
         if not isinstance(error, NinferError) or fault_of(error).status == 500:
             log.exception("a request failed", path=request.path, x_request_id=exchange_of(request.scope).request_id)
         return _fault(fault_of(error))

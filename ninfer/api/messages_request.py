@@ -123,8 +123,8 @@ def _switch(thinking: Object | None, max_tokens: int | None) -> tuple[bool | Non
 
 
 def _check_unsupported(source: Object) -> None:
-    for name in ("container", "mcp_servers"):
-        if source.get(name):
+    for name, asked in (("container", source.get("container")), ("mcp_servers", array(source, "mcp_servers"))):
+        if asked:
             raise refusal("parameter_not_supported", f"{name} is not supported", name)
     check_cache_control(source)
     mapping(source, "metadata")

@@ -63,6 +63,7 @@ async def test_the_list_of_models() -> None:
     [
         ("GET", "/nope", 404, "not_found"),
         ("GET", "/v1/models/", 404, "not_found"),
+        ("TRACE", "/v1/models", 405, "method_not_allowed"),
         ("POST", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("OPTIONS", "/health", 405, "method_not_allowed"),
@@ -75,6 +76,15 @@ async def test_unknown_routes(method: str, path: str, status: int, code: str) ->
         assert (found, body["error"]["code"]) == (status, code)
         assert body["error"]["type"] == "invalid_request_error"
         assert headers["x-request-id"].startswith("req_")
+        assert ("allow" in headers) == (status == 405)
+
+
+async def test_a_method_that_is_not_allowed_is_answered_with_those_that_are() -> None:
+    async with served() as state:
+        _, _, headers = await get(state, "/v1/models", "TRACE")
+        assert headers["allow"] == "GET, HEAD"
+        _, _, headers = await get(state, "/v1/chat/completions")
+        assert headers["allow"] == "POST"
 
 
 async def test_unknown_routes_of_the_other_protocol() -> None:

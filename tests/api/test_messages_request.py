@@ -129,6 +129,7 @@ def test_what_agents_send_besides_is_ignored() -> None:
         ({"graft": "g"}, "unknown_graft", "graft"),
         ({"container": "c"}, "parameter_not_supported", "container"),
         ({"mcp_servers": [{}]}, "parameter_not_supported", "mcp_servers"),
+        ({"mcp_servers": {}}, None, "mcp_servers"),
         ({"metadata": 1}, None, "metadata"),
         ({"cache_control": "x"}, "parameter_not_supported", "cache_control"),
         ({"cache_control": {"type": "forever"}}, "invalid_value", "cache_control.type"),
