@@ -23,10 +23,17 @@ class DecodeActor(StepActor[DecodeTogether]):
         now = self._clock.now()
         drawn = tuple(zip(message.request_ids, result.drawn, strict=True))
         rows = tuple(
-            RowLanded(request_id, len(row.token_ids), row.stopped, self._ledgers.drawn(row.lane, row.token_ids))
+            RowLanded(
+                request_id,
+                len(row.token_ids),
+                row.stopped,
+                self._ledgers.drawn(row.lane, row.token_ids),
+                row.drafted,
+                row.accepted,
+            )
             for request_id, row in drawn
         )
         # The scheduler first, the text later: whoever got his message first wakes up first.
         self._report(RoundLanded(message.step, rows, result.device_s))
         for request_id, row in drawn:
-            self._hand_over(request_id, row, now)
+            self._hand_over(request_id, row, now, in_round=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ninfer.actors.masks import Masks
 from ninfer.actors.messages import (
@@ -22,6 +22,7 @@ from ninfer.actors.messages import (
     Progress,
     Reply,
     ReplySender,
+    SpeculationReport,
     TextDelta,
     Usage,
 )
@@ -32,6 +33,32 @@ from ninfer.scheduler.events import StopStringFound
 from ninfer.text.output import Delta, OutputParser, ToolUse
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason
+
+
+@dataclass(slots=True)
+class _Guesses:
+    """The running counts behind :class:`SpeculationReport`."""
+
+    rounds: int = 0
+    drafted: int = 0
+    fallback_steps: int = 0
+    accepted: list[int] = field(default_factory=list)
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """A row of a round has landed."""
+        if drafted:
+            self.rounds += 1
+            self.drafted += drafted
+            self.accepted += [0] * (accepted - len(self.accepted))
+            for position in range(accepted):
+                self.accepted[position] += 1
+        else:
+            self.fallback_steps += 1
+
+    def report(self) -> SpeculationReport:
+        """The counts so far."""
+        counts = tuple(self.accepted)
+        return SpeculationReport(self.rounds, self.drafted, sum(counts), self.fallback_steps, counts)
 
 
 @dataclass(slots=True)
@@ -48,6 +75,7 @@ class _Service:
     host_restored: bool
     first_token_at: float | None = None
     last_token_at: float | None = None
+    guesses: _Guesses = field(default_factory=_Guesses)
 
 
 class LaneActor:
@@ -57,13 +85,20 @@ class LaneActor:
     """
 
     def __init__(
-        self, lane: int, tokenizer: Tokenizer, masks: Masks, report: Callable[[StopStringFound], None]
+        self,
+        lane: int,
+        tokenizer: Tokenizer,
+        masks: Masks,
+        report: Callable[[StopStringFound], None],
+        *,
+        speculates: bool = False,
     ) -> None:
         self.lane = lane
         self.mailbox: Mailbox[LaneMessage] = Mailbox(f"lane {lane}", math.inf)
         self._tokenizer = tokenizer
         self._masks = masks
         self._report = report
+        self._speculates = speculates
         self._service: _Service | None = None
 
     async def run(self) -> None:
@@ -140,6 +175,8 @@ class LaneActor:
         if service.first_token_at is None:
             service.first_token_at = message.at
         service.last_token_at = message.at
+        if message.guesses is not None:
+            service.guesses.count(*message.guesses)
         deltas = parser.feed(message.token_ids)
         if deltas:
             self._publish(service, deltas)
@@ -174,6 +211,7 @@ class LaneActor:
             session_digest=message.session_digest,
             tool_calls=parser.tool_calls,
             constraint=self._masks.report(service.request_id, terminated=parser.stop_id is not None),
+            speculation=service.guesses.report() if self._speculates else None,
         )
         send_last(service.replies, last)
 

@@ -123,12 +123,28 @@ class ConstraintReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationReport:
+    """What guessing came to for one request (speculation spec, 1.7).
+
+    rounds                  with guesses; `fallback_steps` without any
+    accepted_per_position   how many rounds have accepted the first guess, the second, and so on
+    """
+
+    rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    fallback_steps: int = 0
+    accepted_per_position: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The last message of a request that ended as it should. Times are monotonic; None where there was no token.
 
     stop_string  the stop string that ended it, if one did
     tool_calls   what was seen of tool calls; None for a request whose output was not read for them
     constraint   how a constrained output went
+    speculation  what guessing came to; None if there is none
     """
 
     reason: FinishReason
@@ -143,6 +159,7 @@ class Finished:
     session_digest: str = ""
     tool_calls: ToolCallParse | None = None
     constraint: ConstraintReport | None = None
+    speculation: SpeculationReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +218,16 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """To a lane actor: these ids were drawn for its request; `stopped` if the last is a stop id."""
+    """To a lane actor: these ids were drawn for its request; `stopped` if the last is a stop id.
+
+    guesses   verified and right ones, if it was a round that drew
+    """
 
     request_id: int
     token_ids: tuple[int, ...]
     stopped: bool
     at: float
+    guesses: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,10 @@ class SchedulerActor:
 
     def _start_round(self, command: cmd.StartRound, _now: float) -> None:
         masks = self._masks
-        rows = tuple(DecodeRow(row.lane, row.position, row.mapping, masks.mask(row.request_id)) for row in command.rows)
+        rows = tuple(
+            DecodeRow(row.lane, row.position, row.mapping, masks.mask(row.request_id), row.drafts)
+            for row in command.rows
+        )
         request_ids = tuple(row.request_id for row in command.rows)
         plan = DecodeRound(rows, command.before)
         self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan))

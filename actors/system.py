@@ -65,7 +65,10 @@ class System:
         self._mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", math.inf)
         self.machine = Scheduler(settings)
         self._masks = Masks(self._tell, lambda request_id, mask: event_log.mask(self._clock.now(), request_id, mask))
-        self.lanes = [LaneActor(lane, tokenizer, self._masks, self._tell) for lane in range(settings.lanes)]
+        self.lanes = [
+            LaneActor(lane, tokenizer, self._masks, self._tell, speculates=settings.guesses > 0)
+            for lane in range(settings.lanes)
+        ]
         ledgers = Ledgers(settings.lanes, names if names is not None else BlockNames(secrets.token_bytes(32)))
         steps = (self._device, self.lanes, ledgers, self._masks, event_log, self._clock, self._tell)
         self._prefill, self._decode = PrefillActor(*steps), DecodeActor(*steps)

@@ -73,8 +73,8 @@ class SchedulerSettings:
     images                 state images that there is room for; `host_pages` the same for pages in host memory
     turn_checkpoints       size of a session's ring of earlier turn checkpoints
     max_shared_prefixes    images of beginnings that are kept for other conversations
-    draft_tokens           most guessed tokens of a row in a round; with any, `steps_ahead` is 0, since the next round
-                           begins where the last one has got to
+    draft_tokens           most guesses of the engine's own per row of a round
+    copied_tokens          most guesses that are copied from the request's own text instead
     adaptive_drafts        whether each request's window follows what its guesses have been worth
     """
 
@@ -94,7 +94,13 @@ class SchedulerSettings:
     turn_checkpoints: int = 0
     max_shared_prefixes: int = 4
     draft_tokens: int = 0
+    copied_tokens: int = 0
     adaptive_drafts: bool = False
+
+    @property
+    def guesses(self) -> int:
+        """Most guesses per row of a round. With any, `steps_ahead` is 0: a round begins where the last has got to."""
+        return max(self.draft_tokens, self.copied_tokens)
 
 
 @dataclass(frozen=True, slots=True)

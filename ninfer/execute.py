@@ -166,7 +166,8 @@ class Executor(Onlooker):
             case cmd.StartRound():
                 masks = self._masks
                 rows = tuple(
-                    DecodeRow(row.lane, row.position, row.mapping, masks.get(row.request_id)) for row in command.rows
+                    DecodeRow(row.lane, row.position, row.mapping, masks.get(row.request_id), row.drafts)
+                    for row in command.rows
                 )
                 self._flight.append((command, self._engine.launch(DecodeRound(rows, command.before))))
                 self.steps += 1

@@ -25,7 +25,7 @@ from ninfer.config import (
     Settings,
 )
 from ninfer.errors import NinferError
-from ninfer.step import PAGE_TOKENS, pages_for
+from ninfer.step import MOST_DRAFTS, PAGE_TOKENS, pages_for
 
 MODEL_MAX_CONTEXT = 262_144  # serving spec, 18.2
 LANES_MAX = 8
@@ -38,6 +38,10 @@ EFFORT_WORDS = ("minimal", "low", "medium", "high", "xhigh", "max")
 ENGINES = ("model", "scripted")
 KV_DTYPES = ("bf16", "int8", "fp32")
 SHORT_CHUNK_PRODUCTS = ("auto", "in-register", "library")
+DRAFTERS = ("mtp",)
+DRAFTERS_TO_COME = ("dflash", "dflash2")
+# Longest window of `--draft-tokens auto`: later guesses of this drafter are seldom right.
+AUTO_DRAFTS = 5
 KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v4-e8")
 
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
@@ -46,7 +50,7 @@ TO_COME = frozenset(
     --web-dir
     --cuda-graph-allowance-mib --devices --stage-layers --kv-affinity-burst --kv-affinity-grace-ms --yarn-factor
     --gdn-state-fp16 --embedding-q4 --embedding-q6 --lm-head-q4 --lm-head-q6 --mtp-experts-q4 --mlp-a8-decode
-    --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections --spec --draft-tokens --lm-head-draft
+    --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections
     --lookup-ngram --vision --vision-max-tokens --vision-limit --vision-max-merged --vision-residency
     --media-cache-mib --media-live-mib --media-preprocess-threads --context-cost-presets
     --auto-save-evicted --auto-host-cache
@@ -160,6 +164,12 @@ def _kv_dtype(text: str) -> str:
     return _word(*KV_DTYPES)(text)
 
 
+def _drafter(text: str) -> str:
+    if text in DRAFTERS_TO_COME:
+        raise OptionError(f"{text} is not built into this version; it has {', '.join(DRAFTERS)}")
+    return _word(*DRAFTERS)(text)
+
+
 def _top_k(text: str) -> int:
     value = _integer(-1)(text)
     return value if 1 <= value <= 20 else 20
@@ -213,6 +223,14 @@ OPTIONS: dict[str, _Option] = {
         "N", "states kept in host memory in all, 0 = as many as needed (0)", _integer(0, 4096)
     ),
     "--host-kv-cache-mib": _Option("N", "host memory for pages that the device has no room for (0)", _integer(0)),
+    "--spec": _Option("D", "guess tokens and verify them, with mtp; the same output", _drafter),
+    "--draft-tokens": _Option(
+        "N|auto", "guesses in a round, 1..15, or as many as pay off; with --spec", _or_auto(_integer(1, MOST_DRAFTS))
+    ),
+    "--lm-head-draft": _Option("", "guess with the artifact's short head; with --spec"),
+    "--ngram-draft-tokens": _Option(
+        "N", "guess that text which repeats goes on as before, up to so many, 0..15 (0)", _integer(0, MOST_DRAFTS)
+    ),
     "--slot-save-path": _Option("DIR", "folder of session files; turns slot actions on", _path),
     "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
     "--max-output-tokens": _Option("N", "upper bound of every output limit", _integer(1)),
@@ -319,6 +337,14 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--script and --engine scripted need each other")
     if "--deterministic" in values and values.get("--short-chunk-products") == "in-register":
         raise OptionError("--short-chunk-products in-register is not exact, which --deterministic asks for")
+    for name in ("--draft-tokens", "--lm-head-draft"):
+        if name in values and "--spec" not in values:
+            raise OptionError(f"{name} needs --spec")
+    if "--spec" in values and "--draft-tokens" not in values:
+        raise OptionError("--spec needs --draft-tokens")
+    if "--spec" in values and "--script" in values:
+        raise OptionError("--spec needs a model, which --engine scripted does without")
+    own, copied = _drafts(values), values.get("--ngram-draft-tokens", 0)
     reuse = "--no-prefix-reuse" not in values
     for name in ("--turn-checkpoints", "--max-shared-prefixes", "--host-kv-cache-mib"):
         if not reuse and values.get(name):
@@ -348,6 +374,9 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             host_images=images,
             host_kv_cache_bytes=values.get("--host-kv-cache-mib", 0) * MIB,
             short_chunk_products=values.get("--short-chunk-products", "auto"),
+            drafter=values.get("--spec"),
+            draft_tokens=max(own, copied),
+            draft_head="--lm-head-draft" in values,
         ),
         scheduler=SchedulerSettings(
             lanes=lanes,
@@ -362,6 +391,11 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             images=images,
             turn_checkpoints=values.get("--turn-checkpoints", 0),
             max_shared_prefixes=values.get("--max-shared-prefixes", 4) if reuse else 0,
+            # Where a round begins is known when the last one has landed.
+            steps_ahead=0 if own or copied else 1,
+            draft_tokens=own,
+            copied_tokens=copied,
+            adaptive_drafts=bool(own) and values["--draft-tokens"] is None,
         ),
         http=HttpSettings(
             host=values.get("--host", "127.0.0.1"),
@@ -399,6 +433,14 @@ def _images(values: Mapping[str, Any], lanes: int) -> int:
     wanted = lanes * per_lane + int(values.get("--max-shared-prefixes", 4))
     limit = int(values.get("--host-state-slots", 0))
     return min(wanted, limit) if limit else wanted
+
+
+def _drafts(values: Mapping[str, Any]) -> int:
+    """Most guesses of the drafter in a round."""
+    if "--spec" not in values:
+        return 0
+    given = values["--draft-tokens"]
+    return AUTO_DRAFTS if given is None else int(given)
 
 
 def _kv_capacity(values: Mapping[str, Any], max_context: int, lanes: int) -> int | None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from ninfer.types import Sampling
 
 PAGE_TOKENS = 64
+# Guesses that a row of a round may have (serving spec, 18.4).
+MOST_DRAFTS = 15
 
 
 def pages_for(tokens: int) -> int:
@@ -134,8 +136,8 @@ class DecodeRow:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRound:
-    """Advance every row in one batch: by one token, and by one more for every guess that turns out right. The tokens are
-    those that rounds without guesses draw. Lanes are distinct; the order of rows changes no result.
+    """Advance every row in one batch: by one token, and by one more for every guess that turns out right. The tokens
+    are those that rounds without guesses draw. Lanes are distinct; the order of rows changes no result.
 
     before   transfers in front of the round, in order
     """

@@ -126,12 +126,16 @@ class StartChunk:
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """One lane's part of a round; `position` is the number of its positions already in the cache."""
+    """One lane's part of a round; `position` is the number of its positions already in the cache.
+
+    drafts   guesses that may be verified along with its anchor; the mapping covers their positions
+    """
 
     request_id: int
     lane: int
     position: int
     mapping: PageMapping
+    drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

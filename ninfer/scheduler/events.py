@@ -145,12 +145,17 @@ class ChunkLanded:
 class RowLanded:
     """One row of a round: how many tokens it drew, whether the last is a stop id, and digests of the blocks that they
     have filled.
+
+    drafted    guesses that were verified, at most as many as the row was launched with
+    accepted   how many of them, from the first on, were right
     """
 
     request_id: int
     drawn: int
     stopped: bool
     blocks: tuple[str, ...] = ()
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ class Step:
     """One step on the device: a decode round of `requests`, or prompt positions ``[begin, end)`` of the only one.
 
     images   that are stored behind it
+    drafts   of each row of a round
     """
 
     number: int
@@ -24,6 +25,7 @@ class Step:
     begin: int = 0
     end: int = 0
     images: tuple[Image, ...] = ()
+    drafts: tuple[int, ...] = ()
 
 
 class Flight:
@@ -44,11 +46,12 @@ class Flight:
         begin: int = 0,
         end: int = 0,
         images: tuple[Image, ...] = (),
+        drafts: tuple[int, ...] = (),
     ) -> int:
         """Note a step as launched behind those in flight; returns its number."""
         self.move(signal)
         self._last += 1
-        self.steps.append(Step(self._last, tuple(requests), begin, end, images))
+        self.steps.append(Step(self._last, tuple(requests), begin, end, images, drafts))
         return self._last
 
     def land(self, number: int, signal: DeviceSignal) -> Step:

@@ -34,7 +34,8 @@ class Request:
 
     prompt   tokens to read; `limit` tokens to generate at most; both known once it is prepared
     read     prompt positions in the cache once every step launched so far has landed
-    executed positions that the engine has run or will run, void rows included; `drew` if the last of them was a row
+    executed positions in the cache, or that will be there: one a row in flight, all that it turns out to add once it
+             has landed, void rows included; `drew` of them are the newest row's
     drawn    tokens drawn so far, without those of steps in flight; the last of them is not in the cache
     passed   how often a later request was admitted before this one while it stood at the head of the queue
     blocks   digests of the full blocks of prompt and drawn tokens, void ones included
@@ -55,7 +56,7 @@ class Request:
     lane: int | None = None
     read: int = 0
     executed: int = 0
-    drew: bool = False
+    drew: int = 0
     drawn: int = 0
     passed: int = 0
     blocks: list[str] = field(default_factory=list)
@@ -75,6 +76,14 @@ class Request:
     def ledger(self) -> int:
         """Tokens of its history: what was read of the prompt, and what was drawn and counted."""
         return self.prompt + self.drawn if self.read == self.prompt else self.read
+
+    @property
+    def open_drafts(self) -> int:
+        """Guesses that a row behind everything drawn can make use of: with all of them right it draws the last token.
+
+        The positions of that row have pages then: see `pages`.
+        """
+        return max(0, self.limit - self.drawn - 1)
 
     @property
     def position(self) -> int:

@@ -108,8 +108,8 @@ class Slots:
         # A block with a page is never behind one without.
         pages = tuple(step.page for step in path if step.page is not None)
         places = tuple(step.place for step in path if step.place is not None)
-        # A file has to hold the state of the block in which the session ends (15.4).
-        ends_here = session.executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS
+        # A file has to hold the state of the block in which the session ends (15.4), or in which its last round began.
+        ends_here = session.executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS + holdings.most_guesses
         image = node.image
         capture = ends_here and image is None and node.depth > 0
         if capture:

@@ -14,6 +14,8 @@ class TotalsView:
 
     reuse   how many requests began in which way (serving spec, 14.2)
     host_restores   of them with pages from host memory
+    drafted_tokens, accepted_tokens   guesses that were verified, and were right (speculation spec, 1.7)
+    draft_rounds, fallback_steps      row rounds with guesses, and without any although there is speculation
     """
 
     admitted: int
@@ -30,6 +32,10 @@ class TotalsView:
     engine_recoveries: int
     reused_tokens: int
     host_restores: int
+    drafted_tokens: int
+    accepted_tokens: int
+    draft_rounds: int
+    fallback_steps: int
     reuse: tuple[tuple[str, int], ...]
 
 
@@ -51,6 +57,10 @@ class Totals:
     engine_recoveries: int = 0
     reused_tokens: int = 0
     host_restores: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_rounds: int = 0
+    fallback_steps: int = 0
     reuse: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WAYS, 0))
 
     def count_reuse(self, way: str, tokens: int, *, host_restored: bool) -> None:
@@ -58,6 +68,15 @@ class Totals:
         self.reuse[way] += 1
         self.reused_tokens += tokens
         self.host_restores += host_restored
+
+    def count_drafts(self, drafted: int, accepted: int) -> None:
+        """A row of a server that speculates has landed."""
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
+        if drafted:
+            self.draft_rounds += 1
+        else:
+            self.fallback_steps += 1
 
     def frozen(self) -> TotalsView:
         """A copy that no later event changes."""

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ninfer.step import PAGE_TOKENS, pages_for
+from ninfer.step import MOST_DRAFTS, PAGE_TOKENS, pages_for
+
+# From a state to the tokens behind it, at most.
+FARTHEST = PAGE_TOKENS + MOST_DRAFTS
 
 # Fields of the configuration by the name under which a difference is reported.
 GROUPS = {
@@ -46,9 +49,9 @@ def session_fault(session: Mapping[str, int], max_context_tokens: int) -> str | 
         ),
         (
             # 15.4 asks for less than a block. An engine that folds a block when the next begins is a whole one behind
-            # where its last round filled one.
-            0 <= execution - state <= PAGE_TOKENS,
-            f"state frontier {state} is not in the {PAGE_TOKENS} tokens up to the execution frontier {execution}",
+            # where its last round filled one, and by as many tokens more as guesses have led out of it.
+            0 <= execution - state <= FARTHEST,
+            f"state frontier {state} is not in the {FARTHEST} tokens up to the execution frontier {execution}",
         ),
         (state % PAGE_TOKENS == 0, f"state frontier {state} is not at a block start"),
         (

@@ -29,7 +29,9 @@ def blocks(history: bytes) -> tuple[str, ...]:
 
 
 class Driver:
-    """A server whose steps land when the test says so. `out` is everything it has ordered, `now` its clock."""
+    """A server whose steps land when the test says so. `out` is everything it has ordered, `now` its clock; `accepts`
+    of a row's guesses are right, if there are so many.
+    """
 
     def __init__(self, pages: int = 128, *, folds_late: bool = False, **settings: object) -> None:
         defaults = {"lanes": 2, "prefix_reuse": True, "images": 8, "prefill_chunk_tokens": 256, "max_pending": 64}
@@ -39,9 +41,10 @@ class Driver:
         self.prompts: dict[int, int] = {}
         self.out: list[cmd.Command] = []
         self.now = 0.0
+        self.accepts = 15
         self._draw = random.Random(7)
         self._tickets = 0
-        self._at: dict[tuple[int, int], int] = {}
+        self._at: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._ended: set[int] = set()
 
     # --- events ----------------------------------------------------------------------------------------------------
@@ -74,8 +77,9 @@ class Driver:
             return self.send(ev.ChunkLanded(step.number, sampled, request.id == stop, 0.01, filled))
         rows = []
         for request in step.requests:
-            at = self._at[step.number, request.id]
-            rows.append(ev.RowLanded(request.id, 1, request.id == stop, self._filled(request.id, at + 2)))
+            at, drafts, count = self._at[step.number, request.id]
+            filled = tuple(name for end in range(at + 2, at + 2 + count) for name in self._filled(request.id, end))
+            rows.append(ev.RowLanded(request.id, count, request.id == stop, filled, drafts, count - 1))
         return self.send(ev.RoundLanded(step.number, tuple(rows), 0.001))
 
     def run(self) -> None:
@@ -130,10 +134,11 @@ class Driver:
                 if command.sample:
                     self._draw_for(command.request_id)
             case cmd.StartRound():
-                self.memory.round(command, self.histories)
+                counts = {row.request_id: 1 + min(row.drafts, self.accepts) for row in command.rows}
                 for row in command.rows:
-                    self._at[command.step, row.request_id] = row.position
-                    self._draw_for(row.request_id)
+                    self._at[command.step, row.request_id] = (row.position, row.drafts, counts[row.request_id])
+                    self._draw_for(row.request_id, counts[row.request_id])
+                self.memory.round(command, self.histories, counts)
             case cmd.Finish() | cmd.Fail():
                 self._ended.add(command.request_id)
             case cmd.ReadSession() | cmd.WriteSession():
@@ -147,8 +152,8 @@ class Driver:
         for request in self._ended - in_flight:
             self.memory.leave(request)
 
-    def _draw_for(self, request: int) -> None:
-        self.histories[request] += self._draw.randbytes(1)
+    def _draw_for(self, request: int, count: int = 1) -> None:
+        self.histories[request] += self._draw.randbytes(count)
 
     def _filled(self, request: int, tokens: int) -> tuple[str, ...]:
         return () if tokens % PAGE_TOKENS else blocks(self.histories[request][:tokens])[-1:]

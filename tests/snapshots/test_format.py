@@ -105,8 +105,8 @@ def test_an_image_is_the_convolution_and_the_states_behind_each_other() -> None:
         (snapshot(400, ring=(448,)), "ring frontier 448 is not a block start within 399 tokens of KV"),
         (snapshot(4300, ring=tuple(range(0, 65 * 64, 64))),
          "its ring has 65 entries, and a slot file holds at most 64"),
-        (replace(snapshot(66), session=replace(snapshot(66).session, state_frontier=0)),
-         "state frontier 0 is not in the 64 tokens up to the execution frontier 65"),
+        (replace(snapshot(81), session=replace(snapshot(81).session, state_frontier=0)),
+         "state frontier 0 is not in the 79 tokens up to the execution frontier 80"),
     ],
 )  # fmt: skip
 def test_a_session_that_no_file_can_hold_is_refused(tmp_path: Path, session: Snapshot, reason: str) -> None:

@@ -120,7 +120,7 @@ class Direct:
             case cmd.StartChunk():
                 self._launch_chunk(command)
             case cmd.StartRound():
-                rows = tuple(DecodeRow(row.lane, row.position, row.mapping) for row in command.rows)
+                rows = tuple(DecodeRow(row.lane, row.position, row.mapping, None, row.drafts) for row in command.rows)
                 self.flight.append((command, self.engine.launch(DecodeRound(rows, command.before))))
             case cmd.Forget():
                 self.ledgers[command.lane] = None
@@ -157,7 +157,8 @@ class Direct:
         for row, drawn in zip(command.rows, result.drawn, strict=True):
             self.requests[row.request_id].drawn.extend(drawn.token_ids)
             blocks = self._extend(row.lane, drawn.token_ids)
-            rows.append(ev.RowLanded(row.request_id, len(drawn.token_ids), drawn.stopped, blocks))
+            count = len(drawn.token_ids)
+            rows.append(ev.RowLanded(row.request_id, count, drawn.stopped, blocks, drawn.drafted, drawn.accepted))
         self.send(ev.RoundLanded(command.step, tuple(rows), 0.001))
 
     def _extend(self, lane: int, ids: Sequence[int]) -> tuple[str, ...]:

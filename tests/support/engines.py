@@ -19,10 +19,12 @@ from typing import Generic, TypeVar, overload
 from ninfer.actors.engine import MemoryCheck
 from ninfer.errors import StartupError
 from ninfer.step import (
+    MOST_DRAFTS,
     PAGE_TOKENS,
     CaptureState,
     DecodeResult,
     DecodeRound,
+    DecodeRow,
     Drawn,
     LaneSetup,
     LoadPages,
@@ -88,9 +90,15 @@ class FakePending(Generic[R]):
         return self.result
 
 
+def every_number(position: int) -> int:
+    """None to all of the guesses, each about as often, whatever is before."""
+    return position * 0x9E3779B1 >> 7 & 15
+
+
 class FakeEngine:
     """Draws ``words(prompt)`` token by token, then the first stop id, then zeros; checks every plan on the way. What a
-    mask forbids gives way to the lowest id that it leaves.
+    mask forbids gives way to the lowest id that it leaves. Of the guesses that a row may have, as many turn out right
+    as `accepts` says of its position, or of copied ones those that are.
 
     folds_late   as :func:`ninfer.step.standing_block` says
     """
@@ -99,8 +107,17 @@ class FakeEngine:
     page_bytes = DIGEST_BYTES + 8 * PAGE_TOKENS
     host_seconds = (0.0, 0.0)
 
-    def __init__(self, words: Words, lanes: int = 8, pages: int = 1 << 20, *, folds_late: bool = False) -> None:
+    def __init__(
+        self,
+        words: Words,
+        lanes: int = 8,
+        pages: int = 1 << 20,
+        *,
+        folds_late: bool = False,
+        accepts: Callable[[int], int] = every_number,
+    ) -> None:
         self._words = words
+        self._accepts = accepts
         self._lanes: list[_Lane | None] = [None] * lanes
         self._states: list[bytes | None] = [None] * lanes
         self._page_count = pages
@@ -229,11 +246,34 @@ class FakeEngine:
             lane = self._lane(row.lane)
             assert row.position == lane.prompt_tokens + lane.drawn - 1
             self._check_prefix(lane, row.position)
-            self._map(row.lane, row.mapping, row.position + 1)
-            block = row.position // PAGE_TOKENS
-            self._pages[lane.table[block]] = lane.page(block, row.position + 1)
-            self._stand(row.lane, block if self.folds_late else (row.position + 1) // PAGE_TOKENS)
-        return DecodeResult(tuple(self._draw(row.lane, row.mask) for row in plan.rows), 0.0005)
+            assert 0 <= row.drafts <= MOST_DRAFTS
+            assert row.mask is None or not row.drafts
+            assert len(row.copied or ()) <= row.drafts
+            self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
+        return DecodeResult(tuple(self._row(row) for row in plan.rows), 0.0005)
+
+    def _row(self, row: DecodeRow) -> Drawn:
+        lane = self._lane(row.lane)
+        drafted = row.drafts if row.copied is None else len(row.copied)
+        wanted = min(drafted, self._accepts(row.position))
+        drawn: list[int] = []
+        accepted = 0
+        while True:
+            last = self._draw(row.lane, row.mask)
+            drawn += last.token_ids
+            right = accepted < (drafted if row.copied is not None else wanted)
+            if right and row.copied is not None:
+                right = row.copied[accepted] == drawn[-1]
+            accepted += right
+            if last.stopped or not right:
+                break
+        end = row.position + len(drawn)
+        first = row.position // PAGE_TOKENS
+        for block in range(first, pages_for(row.position + 1 + row.drafts)):
+            # Rejected guesses leave something in their pages, which nobody may read.
+            self._pages[lane.table[block]] = lane.page(block, end) if block * PAGE_TOKENS < end else b"rejected"
+        self._stand(row.lane, first if self.folds_late else end // PAGE_TOKENS)
+        return Drawn(row.lane, tuple(drawn), last.stopped, drafted, accepted)
 
     def _state(self, lane: _Lane, block: int) -> bytes:
         lane.page(block, block * PAGE_TOKENS)

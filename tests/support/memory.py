@@ -100,15 +100,20 @@ class DeviceMemory:
         for transfer in command.after:
             self.transfer(transfer)
 
-    def round(self, command: cmd.StartRound, histories: Mapping[int, bytes]) -> None:
-        """Carry out a round of requests with these histories."""
+    def round(self, command: cmd.StartRound, histories: Mapping[int, bytes], drawn: Mapping[int, int]) -> None:
+        """Carry out a round in which requests with these histories draw so many tokens.
+
+        The positions of guesses are written whether they turn out right or not.
+        """
         for transfer in command.before:
             self.transfer(transfer)
         for row in command.rows:
-            history, end = histories[row.request_id], row.position + 1
-            table = self._map(row.request_id, row.mapping, end)
-            self._run(row.request_id, row.lane, table, row.position, end, history)
-            block = standing_block(end, drew=True, folds_late=self.folds_late)
+            history, count = histories[row.request_id], drawn[row.request_id]
+            end = row.position + count
+            table = self._map(row.request_id, row.mapping, row.position + 1 + row.drafts)
+            wrong = history[:end] + bytes(row.drafts + 1 - count)
+            self._run(row.request_id, row.lane, table, row.position, row.position + 1 + row.drafts, wrong)
+            block = standing_block(end, drew=count, folds_late=self.folds_late)
             self.lanes[row.lane] = Standing(history[:end], block)
 
     def _map(self, request_id: int, mapping: PageMapping, tokens: int) -> list[int]:
@@ -126,7 +131,8 @@ class DeviceMemory:
         assert standing.history == history[:begin], "the lane has run something else"
         for block in range(pages_for(begin)):
             upto = min(begin, (block + 1) * PAGE_TOKENS)
-            assert self.pages.get(table[block]) == history[:upto], f"block {block} is of another history"
+            held = self.pages.get(table[block], b"")
+            assert held[:upto] == history[:upto], f"block {block} is of another history"
         others = [page for other, pages in self.tables.items() if other != request_id for page in pages]
         for block in range(begin // PAGE_TOKENS, pages_for(end)):
             assert table[block] not in others, "a page is written that another request uses"

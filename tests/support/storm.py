@@ -4,7 +4,7 @@ A storm feeds the machine what the actors would feed it, in random order, and ch
 lost. Steps land in the order of their launch, each after a random number of other events. Prompts go on from, edit,
 branch off and repeat what others have had, and slots are saved, restored and erased meanwhile; that reuse never mixes
 histories is checked with a model of the device's memory. When the faults stop and everybody has been answered, nothing
-may be left in use. Odd seeds have one step ahead, even seeds none.
+may be left in use. Odd seeds have one step ahead, even seeds none, and most of those draw several tokens a row.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class Storm:
             max_inter_token_s=choose([0.0, 0.02, 0.1]),
             prefill_decode_ratio=choose([None, None, 0.5, 2.0]),
             steps_ahead=seed % 2,
+            draft_tokens=0 if seed % 2 else choose([0, 1, 3, 5, 15]),
             drain_s=choose([0.0, 1.0]),
             exit_on_failure=choose([True, False]),
             prefix_reuse=self.random.random() < 0.9,
@@ -113,6 +114,7 @@ class Storm:
         self.read_places = 0
         self.tickets = 0
         self.flight: deque[cmd.StartChunk | cmd.StartRound] = deque()
+        self.counts: dict[int, int] = {}  # tokens that the round in flight draws, by request
         self.void = False
         self.landed_behind_a_fault = 0
         self.resetting = False
@@ -179,9 +181,10 @@ class Storm:
     def blocks(self, history: bytes) -> tuple[str, ...]:
         return tuple(self.name(history[:end]) for end in range(PAGE_TOKENS, len(history) + 1, PAGE_TOKENS))
 
-    def filled(self, history: bytes, tokens: int) -> tuple[str, ...]:
-        """What the token that makes it so many tells of the block it fills."""
-        return () if tokens % PAGE_TOKENS else (self.name(history[:tokens]),)
+    def filled(self, history: bytes, tokens: int, count: int = 1) -> tuple[str, ...]:
+        """What the `count` tokens that make it so many tell of the blocks that they fill."""
+        ends = range(tokens - count + 1, tokens + 1)
+        return tuple(self.name(history[:end]) for end in ends if end % PAGE_TOKENS == 0)
 
     def compose(self) -> bytes:
         """A prompt: a new one, or one that goes on from, edits or repeats what somebody has had."""
@@ -284,15 +287,20 @@ class Storm:
             if client.masked:
                 assert client.drawing == client.drawn, "a masked row behind one that has not landed"
                 assert row.request_id not in self.masking, "a masked row without its mask"
-        self.memory.round(command, {row.request_id: self.clients[row.request_id].history for row in command.rows})
+        counts = {row.request_id: 1 + self.random.randint(0, row.drafts) for row in command.rows}
+        histories: dict[int, bytes] = {}
         for row in command.rows:
             client = self.clients[row.request_id]
-            self.draw(client)
-            assert client.drawing <= self.effective(client)
+            assert client.drawing + 1 + row.drafts <= self.effective(client), "a guess behind the last token"
+            self.draw(client, counts[row.request_id])
+            histories[row.request_id] = client.history
+        if self.settings.guesses:
+            self.counts = counts
+        self.memory.round(command, histories, counts)
 
-    def draw(self, client: Client) -> None:
-        client.drawing += 1
-        client.history += self.random.randbytes(1)
+    def draw(self, client: Client, count: int = 1) -> None:
+        client.drawing += count
+        client.history += self.random.randbytes(count)
 
     def effective(self, client: Client) -> int:
         return min(client.limit, self.settings.max_context_tokens - client.prompt)
@@ -373,7 +381,8 @@ class Storm:
         # What a file has to fulfil (serving spec, 15.4).
         assert order.tokens == len(ledger)
         assert order.executed in (order.tokens - 1, order.tokens)
-        assert 0 <= order.executed - order.state <= PAGE_TOKENS  # a block that is folded late is a whole one behind
+        # A block that is folded late is a whole one behind, and guesses may have led out of it.
+        assert 0 <= order.executed - order.state <= PAGE_TOKENS + self.settings.guesses
         assert order.state == len(order.pages + order.places) * PAGE_TOKENS
         self.read_places += bool(order.places)
         assert list(order.checkpoints) == sorted(order.checkpoints)
@@ -466,12 +475,14 @@ class Storm:
             rows = []
             for row in step.rows:
                 client = self.clients[row.request_id]
-                client.drawn += 1
-                blocks = self.filled(client.history, row.position + 2)
+                count = self.counts.get(row.request_id, 1)
+                client.drawn += count
+                blocks = self.filled(client.history, row.position + 1 + count, count)
                 stopped = self.random.random() < 0.05
                 if not stopped:
                     self.begin_mask(row.request_id)
-                rows.append(ev.RowLanded(row.request_id, 1, stopped, blocks))
+                drafted = self.random.randint(count - 1, row.drafts)
+                rows.append(ev.RowLanded(row.request_id, count, stopped, blocks, drafted, count - 1))
             self.send(ev.RoundLanded(step.step, tuple(rows), device_s))
 
     def begin_mask(self, request_id: int) -> None:
