@@ -7,7 +7,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test test-slow lint types tests coverage clients conformance format clean
+.PHONY: serve test test-slow lint types tests coverage clients conformance browser format clean
 
 serve: .venv/ready-base
 	$(BIN)/ninfer-serve $(MODEL) $(ARGS)
@@ -42,6 +42,10 @@ clients: .venv/ready-test
 # A quarter of an hour of requests that nobody wrote, in the quiet: by the OpenAPI document, and from bodies that work.
 conformance: .venv/ready-test
 	NINFER_CONFORMANCE_S=300 NINFER_FUZZ_S=40 NINFER_FUZZ_SEEDS=15 nice -n 19 $(BIN)/python -m pytest tests/conformance
+
+# The dashboard in headless Chromium (the system's packages chromium and chromium-driver).
+browser: .venv/ready-test
+	$(BIN)/python -m pytest -m browser tests/browser
 
 format: .venv/ready-test
 	$(BIN)/ruff check --fix .
