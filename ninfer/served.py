@@ -111,7 +111,7 @@ def _page_specs(config: TextConfig, settings: EngineSettings) -> Specs:
     """The planes of one page."""
     if settings.device == "cpu":
         return kv_specs(config, 1, settings.kv_dtype, drafter=settings.drafter is not None)
-    return device_kv_specs(config, 1, settings.kv_dtype)
+    return device_kv_specs(config, 1, settings.kv_dtype, drafter=settings.drafter is not None)
 
 
 def slot_folder(served: Served, settings: Settings) -> SlotFolder | None:

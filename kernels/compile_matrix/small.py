@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.embedding import triton_gather
+from ninfer.kernels.low_bit_linear.buffers import WIDTHS
 from ninfer.kernels.low_bit_linear.triton_head import merge_keys
-from ninfer.kernels.rmsnorm import triton_added
+from ninfer.kernels.rmsnorm import triton_added, triton_joined
 from ninfer.kernels.rotary.triton_columns import rotary_token
 from ninfer.kernels.sampler import triton_draw
-from ninfer.kernels.sampler.lanes import BLOCK, KEEP, LAW_FIELDS, MAX_STOP_IDS, MERGED
+from ninfer.kernels.sampler.lanes import BLOCK, KEEP, LAW_FIELDS, MAX_COLUMNS, MAX_STOP_IDS, MERGED
 from ninfer.kernels.silu_mul import triton_into
 
 GROUPS = {4: 64, 5: 64, 6: 64, 8: 32, 16: 1}
@@ -51,6 +52,16 @@ def _rows() -> Iterator[Variant]:
                 dependent=False,
                 floats=frozenset({"eps"}),
             )
+        for width in (0, *WIDTHS):
+            yield Variant(
+                f"joined norms of {size}, {f'{width} columns' if width else 'rows'}",
+                triton_joined.joined_norm_row,
+                {"left": "bf16", "right": "bf16", "left_weight": "fp32", "right_weight": "fp32", "out": "bf16"},
+                {"SIZE": size, "WIDTH": width},
+                warps=triton_joined.WARPS,
+                dependent=False,
+                floats=frozenset({"eps"}),
+            )
     yield Variant(
         "silu * up",
         triton_into.silu_mul_piece,
@@ -73,6 +84,7 @@ def _drawing() -> Iterator[Variant]:
         {
             "logits": "fp32",
             "lanes": "i32",
+            "ids": "i32",
             "laws": "fp32",
             "counts": "i32",
             "masks": "i32",
@@ -91,14 +103,26 @@ def _drawing() -> Iterator[Variant]:
         warps=warps,
         dependent=False,
     )
+    for commits in (True, False):
+        yield Variant(
+            f"draw{'' if commits else ', of guesses'}",
+            triton_draw.draw_token,
+            {
+                "keys": "i64", "lanes": "i32", "laws": "fp32", "uniforms": "fp32", "stops": "i32", "counts": "i32",
+                "anchors": "i32", "faults": "i32", "results": "i32",
+            },
+            {
+                "BLOCKS": 256, "LAW": LAW_FIELDS, "STOPS": MAX_STOP_IDS, "SIZE": MERGED, "KEPT": KEEP,
+                "COMMITS": commits,
+            },
+            warps=warps,
+            dependent=False,
+        )  # fmt: skip
     yield Variant(
-        "draw",
-        triton_draw.draw_token,
-        {
-            "keys": "i64", "lanes": "i32", "laws": "fp32", "uniforms": "fp32", "stops": "i32", "counts": "i32",
-            "anchors": "i32", "faults": "i32", "results": "i32",
-        },
-        {"BLOCKS": 256, "LAW": LAW_FIELDS, "STOPS": MAX_STOP_IDS, "SIZE": MERGED, "KEPT": KEEP},
-        warps=warps,
+        "accept",
+        triton_draw.accept_columns,
+        dict.fromkeys(("drawn", "lanes", "ids", "live", "counts", "anchors", "results"), "i32"),
+        {"L": MAX_COLUMNS},
+        warps=1,
         dependent=False,
-    )  # fmt: skip
+    )

@@ -80,6 +80,15 @@ def chunk_variants(chip: Chip, codec: Codec, heads: int, kv_heads: int) -> Itera
         floats=_FLOATS,
     )
     yield Variant(
+        f"append, {named}",
+        prepare_chunk,
+        _rows() | _pool(codec) | {"queries": "bf16", "table": "i32"},
+        {"H": 0, "HKV": kv_heads, "HALF": ROTARY_HALF, "INT8": codec == "int8"},
+        warps=variants.WARPS,
+        dependent=False,
+        floats=_FLOATS,
+    )
+    yield Variant(
         f"history, {named}",
         spread_history,
         _pool(codec) | {"table": "i32", "key_rows": wide, "value_rows": wide},

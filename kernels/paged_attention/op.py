@@ -84,6 +84,33 @@ def attention_round(
         to_columns(torch_lanes.attention_round(*arguments, out.columns), out)
 
 
+def append_chunk(
+    key: Tensor,
+    value: Tensor,
+    key_norm: Tensor,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Pool,
+    table: Tensor,
+    begin: int,
+) -> None:
+    """Store keys and values of T consecutive tokens of one lane, positions [begin, begin + T), as
+    :func:`attention_chunk` does, for a layer of which nothing else is wanted.
+
+    key, value  [T, HKV * D] bf16, rows contiguous, as they come from their products
+    effects     writes the pool's rows of the T tokens
+    """
+    assert key.shape == value.shape == (cos.shape[0], pool.kv_heads * pool.width)
+    assert table.shape[0] * PAGE >= begin + key.shape[0]
+    if key.is_cuda:
+        from ninfer.kernels.paged_attention import triton_launch
+
+        triton_launch.append_chunk(key, value, key_norm, eps, cos, sin, pool, table, begin)
+    else:
+        torch_lanes.append_chunk(key, value, key_norm, eps, cos, sin, pool, table, begin)
+
+
 def attention_chunk(
     first: Tensor,
     second: Tensor,

@@ -55,6 +55,22 @@ def attention_round(
     return (mixed * sigmoid(second[:, :queries].float())).to(torch.bfloat16)
 
 
+def append_chunk(
+    key: Tensor,
+    value: Tensor,
+    key_norm: Tensor,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Pool,
+    table: Tensor,
+    begin: int,
+) -> None:
+    k = prepared(key, key_norm, eps, cos, sin, pool.width)
+    at = torch.arange(begin, begin + key.shape[0])
+    kv_codec.store(k, value.reshape(k.shape), table.long()[at // PAGE], at % PAGE, pool)
+
+
 def attention_chunk(
     first: Tensor,
     second: Tensor,
@@ -70,11 +86,8 @@ def attention_chunk(
 ) -> Tensor:
     """[T, H * D] bf16, gated; `queries` is H * D."""
     q = prepared(first[:, :queries], query_norm, eps, cos, sin, pool.width)
-    k = prepared(first[:, queries:], key_norm, eps, cos, sin, pool.width)
-    v = second[:, queries:].reshape(k.shape)
-    at = torch.arange(begin, begin + first.shape[0])
+    append_chunk(first[:, queries:], second[:, queries:], key_norm, eps, cos, sin, pool, table, begin)
     pages = table.long()
-    kv_codec.store(k, v, pages[at // PAGE], at % PAGE, pool)
     wide = kv_codec.hadamard(q) if pool.int8 else q.float()
     mixed = torch.cat(runs(wide, pool, pages, begin)).reshape(-1, queries)
     return (mixed * sigmoid(second[:, :queries].float())).to(torch.bfloat16)

@@ -73,6 +73,28 @@ def device_tile(device: torch.device) -> variants.ChunkTile:
     return variants.chunk_tile(10 * major + minor)
 
 
+def append_chunk(
+    key: Tensor,
+    value: Tensor,
+    key_norm: Tensor,
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    pool: Pool,
+    table: Tensor,
+    begin: int,
+) -> None:
+    tokens = key.shape[0]
+    key_scales = pool.keys if pool.key_scales is None else pool.key_scales
+    value_scales = pool.values if pool.value_scales is None else pool.value_scales
+    # Without query heads; their norm and their place are not looked at.
+    prepare_chunk[(-(-tokens // variants.PREPARED_TOKENS), pool.kv_heads)](
+        key, value, key_norm, key_norm, cos, sin, value, pool.keys, pool.values, key_scales, value_scales, table,
+        begin, tokens, _pieces(key), _pieces(value), eps,
+        H=0, HKV=pool.kv_heads, HALF=cos.shape[1], INT8=pool.int8, num_warps=variants.WARPS,
+    )  # fmt: skip
+
+
 def default_split(device: torch.device) -> int:
     """Programs of a chunk below which units of keys are spread over programs."""
     return torch.cuda.get_device_properties(device).multi_processor_count * variants.SPLIT_BELOW

@@ -22,6 +22,7 @@ NOT_FINITE = 2
 BLOCK = 1024  # logits that one program sorts
 KEEP = 32  # candidates a block hands on: a power of two that holds op.MAX_CANDIDATES
 MERGED = 1024  # candidates merged at a time
+MAX_COLUMNS = 16  # of a lane that are verified together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,10 +49,12 @@ class DrawBuffers:
 
     keys     [T, blocks * KEEP] int64, and as much as the first merge leaves
     faults   [T, blocks] int32: logits that are not finite
+    drawn    [T, 2] int32, of columns before it is known how many of them count
     """
 
     keys: tuple[Tensor, Tensor]
     faults: Tensor
+    drawn: Tensor
 
 
 def draw_keys(vocabulary: int) -> int:
@@ -62,7 +65,9 @@ def draw_keys(vocabulary: int) -> int:
 def draw_buffers(rows: int, vocabulary: int, device: torch.device | str) -> DrawBuffers:
     first = torch.zeros(rows, draw_keys(vocabulary), dtype=torch.int64, device=device)
     second = torch.zeros(rows, -(-draw_keys(vocabulary) // MERGED) * KEEP, dtype=torch.int64, device=device)
-    return DrawBuffers((first, second), torch.zeros(rows, -(-vocabulary // BLOCK), dtype=torch.int32, device=device))
+    faults = torch.zeros(rows, -(-vocabulary // BLOCK), dtype=torch.int32, device=device)
+    drawn = torch.zeros(rows, 2, dtype=torch.int32, device=device)
+    return DrawBuffers((first, second), faults, drawn)
 
 
 def law_row(law: Sampling) -> tuple[float, ...]:

@@ -12,21 +12,31 @@ import triton.language as tl
 from torch import Tensor
 
 from ninfer.kernels.low_bit_linear.triton_head import LOWEST, candidate_keys, merge_keys
-from ninfer.kernels.sampler.lanes import BLOCK, KEEP, LAW_FIELDS, MAX_STOP_IDS, MERGED, DrawBuffers, LaneTables
+from ninfer.kernels.sampler.lanes import (
+    BLOCK,
+    KEEP,
+    LAW_FIELDS,
+    MAX_COLUMNS,
+    MAX_STOP_IDS,
+    MERGED,
+    DrawBuffers,
+    LaneTables,
+)
 
 WARPS = 4
 MAX_CANDIDATES = tl.constexpr(20)
 
 
-@triton.jit(do_not_specialize=["vocabulary", "public", "words"])
+@triton.jit(do_not_specialize=["vocabulary", "public", "words", "columns"])
 def choose_candidates(
-    logits, lanes, laws, counts, masks, keys, faults, vocabulary, public, words,
+    logits, lanes, ids, laws, counts, masks, keys, faults, vocabulary, public, words, columns,
     LAW: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """keys[t, program, KEPT]: the best penalised logits of a block."""
+    """keys[t, program, KEPT]: the best penalised logits of a block, of `columns` columns per lane. The guesses in front
+    of a column count as generated."""
     block = tl.program_id(0)
     token = tl.program_id(1).to(tl.int64)
-    lane = tl.load(lanes + token).to(tl.int64)
+    lane = tl.load(lanes + token // columns).to(tl.int64)
     presence = tl.load(laws + lane * LAW + 4)
     frequency = tl.load(laws + lane * LAW + 5)
     row = block * SIZE + tl.arange(0, SIZE)
@@ -37,6 +47,8 @@ def choose_candidates(
     tl.store(faults + token * tl.num_programs(0) + block, wrong)
     if (presence != 0.0) | (frequency != 0.0):
         count = tl.load(counts + lane * vocabulary + row, mask=legal, other=0)
+        for behind in range(token % columns):
+            count += (tl.load(ids + token - behind) == row).to(tl.int32)
         value = value - presence * (count > 0).to(tl.float32) - frequency * count.to(tl.float32)
     word = tl.load(masks + lane * words + (row >> 5), mask=legal, other=0)
     legal = legal & (((word >> (row & 31)) & 1) != 0)
@@ -45,14 +57,15 @@ def choose_candidates(
     tl.store(keys + at + tl.arange(0, KEPT), tl.topk(candidates, KEPT))
 
 
-@triton.jit(do_not_specialize=["vocabulary", "count", "blocks"])
+@triton.jit(do_not_specialize=["vocabulary", "count", "blocks", "columns"])
 def draw_token(
-    keys, lanes, laws, uniforms, stops, counts, anchors, faults, results, vocabulary, count, blocks,
+    keys, lanes, laws, uniforms, stops, counts, anchors, faults, results, vocabulary, count, blocks, columns,
     BLOCKS: tl.constexpr, LAW: tl.constexpr, STOPS: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr,
+    COMMITS: tl.constexpr,
 ):  # fmt: skip
-    """Law steps 2 to 6 of `op.sample` over the last `count` keys of a row."""
+    """Law steps 2 to 6 of `op.sample` over the last `count` keys of a row. COMMITS: it is drawn for good."""
     token = tl.program_id(0).to(tl.int64)
-    lane = tl.load(lanes + token).to(tl.int64)
+    lane = tl.load(lanes + token // columns).to(tl.int64)
     index = tl.arange(0, SIZE)
     best = tl.topk(tl.load(keys + token * count + index, mask=index < count, other=LOWEST), KEPT)
     rank = tl.arange(0, KEPT)
@@ -88,11 +101,35 @@ def draw_token(
     wrong = tl.load(faults + token * blocks + block, mask=block < blocks, other=0)
     fault = tl.where(tl.sum(wrong, axis=0) > 0, 1, 0)
     drawn = tl.minimum(tl.maximum(drawn, 0), vocabulary - 1)  # a fault's token must not be an address
-    at = counts + lane * vocabulary + drawn
-    tl.store(at, tl.load(at) + 1)
-    tl.store(anchors + lane, drawn)
+    if COMMITS:
+        at = counts + lane * vocabulary + drawn
+        tl.store(at, tl.load(at) + 1)
+        tl.store(anchors + lane, drawn)
     tl.store(results + 2 * token, drawn)
     tl.store(results + 2 * token + 1, stopped + 2 * fault)
+
+
+@triton.jit(do_not_specialize=["vocabulary", "columns", "width"])
+def accept_columns(
+    drawn, lanes, ids, live, counts, anchors, results, vocabulary, columns, width, L: tl.constexpr
+):  # fmt: skip
+    """A program goes through the columns of a lane, for as long as what was drawn is what was guessed."""
+    row = tl.program_id(0).to(tl.int64)
+    lane = tl.load(lanes + row).to(tl.int64)
+    column = tl.arange(0, L)
+    there = column < columns
+    at = row * columns + column
+    token = tl.load(drawn + 2 * at, mask=there, other=0)
+    flags = tl.load(drawn + 2 * at + 1, mask=there, other=0)
+    guess = tl.load(ids + at + 1, mask=column + 1 < columns, other=-1)
+    goes_on = (column < tl.load(live + row)) & (token == guess) & (flags == 0)
+    accepted = tl.min(tl.where(goes_on, L, column), axis=0)
+    kept = column <= accepted
+    tl.store(results + row * width + 2 + column, token, mask=there)
+    tl.store(results + row * width, accepted)
+    tl.store(results + row * width + 1, tl.sum(tl.where(column == accepted, flags, 0), axis=0))
+    tl.atomic_add(counts + lane * vocabulary + token, 1, mask=kept, sem="relaxed")  # one token may come twice
+    tl.store(anchors + lane, tl.sum(tl.where(column == accepted, token, 0), axis=0))
 
 
 def draw(
@@ -104,12 +141,47 @@ def draw(
     buffers: DrawBuffers,
     results: Tensor,
 ) -> None:
+    _draw(logits, public_ids, lanes, 1, lanes, uniforms, tables, buffers, results, commits=True)
+
+
+def verify(
+    logits: Tensor,
+    public_ids: int,
+    lanes: Tensor,
+    columns: int,
+    ids: Tensor,
+    live: Tensor,
+    uniforms: Tensor,
+    tables: LaneTables,
+    buffers: DrawBuffers,
+    results: Tensor,
+) -> None:
+    _draw(logits, public_ids, lanes, columns, ids, uniforms, tables, buffers, buffers.drawn, commits=False)
+    accept_columns[(lanes.shape[0],)](
+        buffers.drawn, lanes, ids, live, tables.counts, tables.anchors, results, logits.shape[1], columns,
+        results.shape[1], L=MAX_COLUMNS, num_warps=1,
+    )  # fmt: skip
+
+
+def _draw(
+    logits: Tensor,
+    public_ids: int,
+    lanes: Tensor,
+    columns: int,
+    ids: Tensor,
+    uniforms: Tensor,
+    tables: LaneTables,
+    buffers: DrawBuffers,
+    results: Tensor,
+    *,
+    commits: bool,
+) -> None:
     tokens, vocabulary = logits.shape
     blocks = triton.cdiv(vocabulary, BLOCK)
     first, second = buffers.keys
     choose_candidates[(blocks, tokens)](
-        logits, lanes, tables.laws, tables.counts, tables.masks, first, buffers.faults, vocabulary, public_ids,
-        tables.masks.shape[1],
+        logits, lanes, ids, tables.laws, tables.counts, tables.masks, first, buffers.faults, vocabulary, public_ids,
+        tables.masks.shape[1], columns,
         LAW=LAW_FIELDS, SIZE=BLOCK, KEPT=KEEP, num_warps=WARPS,
     )  # fmt: skip
     keys, spare, count = first, second, blocks * KEEP
@@ -119,7 +191,7 @@ def draw(
         keys, spare, count = spare, keys, parts * KEEP
     draw_token[(tokens,)](
         keys, lanes, tables.laws, uniforms, tables.stops, tables.counts, tables.anchors, buffers.faults, results,
-        vocabulary, count, blocks,
+        vocabulary, count, blocks, columns,
         BLOCKS=triton.next_power_of_2(blocks), LAW=LAW_FIELDS, STOPS=MAX_STOP_IDS, SIZE=MERGED, KEPT=KEEP,
-        num_warps=WARPS,
+        COMMITS=commits, num_warps=WARPS,
     )  # fmt: skip

@@ -12,8 +12,9 @@ from ninfer.kernels.low_bit_linear import triton_launch as low_bit_linear
 from ninfer.kernels.paged_attention import triton_launch as paged_attention
 from ninfer.kernels.paged_attention.triton_round import attention_round
 from ninfer.kernels.rmsnorm.triton_added import add_norm_row
+from ninfer.kernels.rmsnorm.triton_joined import joined_norm_row
 from ninfer.kernels.rotary.triton_columns import rotary_token
-from ninfer.kernels.sampler.triton_draw import choose_candidates, draw_token
+from ninfer.kernels.sampler.triton_draw import accept_columns, choose_candidates, draw_token
 from ninfer.kernels.silu_mul.triton_into import silu_mul_piece
 
 ROUND_KERNELS: tuple[Any, ...] = (
@@ -24,9 +25,11 @@ ROUND_KERNELS: tuple[Any, ...] = (
     attention_round,
     choose_candidates,
     draw_token,
+    accept_columns,
+    joined_norm_row,
+    add_norm_row,
 )
 CHUNK_KERNELS: tuple[Any, ...] = (
-    add_norm_row,
     silu_mul_piece,
     *low_bit_linear_chunk.KERNELS,
     *gdn.KERNELS,

@@ -7,20 +7,21 @@ processor through the kernels' plain routes, which is how it is tested without a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import Protocol, overload
 
 import torch
 from torch import Tensor
 
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
-from ninfer.engine.device_layout import DeviceLayout, Workspace, build_workspace, tensor_bytes
+from ninfer.engine.device_layout import DeviceLayout, Drafting, Workspace, build_workspace, tensor_bytes
 from ninfer.engine.device_step import DeviceStep, Marks
 from ninfer.engine.devices import chunk_policy, gpu_name, settle_device
 from ninfer.engine.keeping import KeepsStates
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
+from ninfer.engine.layouts import WithDrafter, drafter_shape
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
@@ -32,6 +33,7 @@ from ninfer.kernels.sampler.op import Purpose, uniform
 from ninfer.model.arena import Arena
 from ninfer.model.chunks import Chunks
 from ninfer.model.device_cache import DeviceCache, build_device_cache, fill_lane
+from ninfer.model.draft_rounds import INPUT_WORDS, DraftInputs, DraftRound, LaneDrafts
 from ninfer.model.low_bit_weights import StoredModel, TextMatrices, load_matrices, plan_weights
 from ninfer.model.rounds import MAX_ROWS, Round, RoundInputs, round_shared
 from ninfer.step import (
@@ -52,6 +54,10 @@ _CPU_MULTIPROCESSORS = 4  # where there is no GPU, programs only shape the buffe
 _EVERYTHING = -1  # a word of a mask that leaves all its ids
 
 
+class ServedModel(StoredModel, WithDrafter, Protocol):
+    """What the engine needs of a bound artifact."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """What the device has to know of a lane before a round, or before drawing behind a chunk."""
@@ -64,13 +70,15 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _HostSlot:
-    """Page-locked memory of one step, so that copies need nobody to wait: inputs [4, 8], results [8, 2], ids [chunk],
-    begin [1] int32."""
+    """Page-locked memory of one step, so that copies need nobody to wait: inputs [4, 8], results [T, 2], ids [chunk],
+    begin [1], with a drafter its inputs and results, int32."""
 
     inputs: Tensor
     results: Tensor
     ids: Tensor
     begin: Tensor
+    drafts: DraftInputs
+    drafted: Tensor
 
 
 class DeviceEngine(KeepsStates):
@@ -97,15 +105,19 @@ class DeviceEngine(KeepsStates):
         self._lanes = [Lane() for _ in range(settings.lanes)]
         self._transfers = Transfers(cache.carried, settings, workspace.chunk.matrix)
         self._tables = self._pinned(*cache.tables.shape)
-        self._limits = TableLimits(settings.max_context_tokens, memory.pages, cache.tables.shape[1])
+        self._drafting = workspace.drafting
+        # With guesses a lane's table ends in a page that belongs to nobody.
+        room = cache.tables.shape[1] - (self._drafting is not None)
+        self._limits = TableLimits(settings.max_context_tokens, memory.pages, room)
+        self._unseen: list[tuple[int, ...]] = [()] * settings.lanes
         self._slots = [self._host_slot() for _ in range(_HOST_SLOTS)]
         self._next_slot = 0
-        self._logit_rows = 0
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._logit_rows = [0]
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         cache.drawing.masks.fill_(_EVERYTHING)
 
     @classmethod
-    def load(cls, artifact: StoredModel, settings: EngineSettings, public_ids: int) -> DeviceEngine:
+    def load(cls, artifact: ServedModel, settings: EngineSettings, public_ids: int) -> DeviceEngine:
         """Plan, repack the weights onto the device, check the plan against the memory then free, allocate the rest,
         run every kernel once and capture the decode rounds.
 
@@ -126,7 +138,7 @@ class DeviceEngine(KeepsStates):
             memory = plan_memory(layout, settings, available_bytes(device, limit, resident=weights.nbytes))
             memory.require()
             kv, state, rows = (Arena(specs, device) for specs in (memory.kv, memory.state, memory.open_rows))
-            cache = build_device_cache(config, kv, state, rows, settings.kv_dtype)
+            cache = build_device_cache(config, kv, state, rows, settings.kv_dtype, drafter=layout.has_drafter)
             workspace = build_workspace(config, settings, weights, cache, layout.multiprocessors, public_ids, device)
             engine = cls(settings, memory, weights, cache, workspace, public_ids, layout)
             engine._warm_up()
@@ -152,8 +164,10 @@ class DeviceEngine(KeepsStates):
 
     @property
     def logits(self) -> Tensor:
-        """[rows, V] fp32 copy: what the last launched step drew from; public ids first, then the reserved rows."""
-        return self._workspace.shared.logits[: self._logit_rows].clone()
+        """[rows, V] fp32 copy: what the last launched step drew from, a row for each token of a round's lanes, guesses
+        included; public ids first, then the reserved rows.
+        """
+        return self._workspace.shared.logits[self._logit_rows]
 
     @property
     def folds_late(self) -> bool:
@@ -210,6 +224,8 @@ class DeviceEngine(KeepsStates):
         buffers.ids[:tokens].copy_(slot.ids[:tokens], non_blocking=True)
         buffers.begin.copy_(slot.begin, non_blocking=True)
         self._chunks.read(chunk.lane, chunk.begin, tokens)
+        if self._weights.drafter is not None:
+            self._chunks.show_drafter(chunk.lane, chunk.begin, tokens, goes_on=chunk.setup is None)
         lane.advance(end)
         if chunk.sample:
             drawn_by = uniform(lane.running.sampling.seed, end, Purpose.PREFILL)
@@ -217,13 +233,17 @@ class DeviceEngine(KeepsStates):
             self._allow(chunk.lane, chunk.mask)
             self._chunks.logits(tokens)
             self._chunks.draw()
-            self._logit_rows = 1
+            self._logit_rows = [0]
             slot.results[:1].copy_(self._workspace.shared.results[:1], non_blocking=True)
         marks.end()
         self._transfers.carry_out(chunk.after, self._lanes, chunk)
 
         def read(seconds: float) -> PrefillResult:
-            return PrefillResult(_drawn(slot.results, (chunk.lane,))[0] if chunk.sample else None, seconds)
+            if not chunk.sample:
+                return PrefillResult(None, seconds)
+            (drawn,) = _drawn(slot.results, (chunk.lane,))
+            self._unseen[chunk.lane] = drawn.token_ids
+            return PrefillResult(drawn, seconds)
 
         return DeviceStep(marks, read)
 
@@ -242,7 +262,10 @@ class DeviceEngine(KeepsStates):
     # --- rounds --------------------------------------------------------------------------------------------------
 
     def _launch_round(self, plan: DecodeRound) -> DeviceStep[DecodeResult]:
+        if self._drafting is not None:
+            return self._launch_draft_round(plan, self._drafting)
         lanes = lanes_of(plan)
+        assert not any(row.drafts for row in plan.rows), "guesses without a drafter"
         slot, marks = self._slot(), Marks(self._device)
         marks.begin()
         self._transfers.carry_out(plan.before, self._lanes)
@@ -260,17 +283,61 @@ class DeviceEngine(KeepsStates):
             lane.frontier, lane.state_block = row.position + 1, block
         self._tell(slot, told)
         self._replay(len(lanes))
-        self._logit_rows = len(lanes)
+        self._logit_rows = list(range(len(lanes)))
         slot.results.copy_(self._workspace.shared.results, non_blocking=True)
         marks.end()
         return DeviceStep(marks, lambda seconds: DecodeResult(_drawn(slot.results, lanes), seconds))
 
-    def _replay(self, rows: int) -> None:
-        graph = self._graphs.get(rows)
-        if graph is None:
-            self._workspace.rounds[rows - 1].launch()
-        else:
+    def _launch_draft_round(self, plan: DecodeRound, drafting: Drafting) -> DeviceStep[DecodeResult]:
+        """As above with guesses. The step before must have been waited for: its tokens are what the drafter sees."""
+        lanes = lanes_of(plan)
+        slot, marks = self._slot(), Marks(self._device)
+        marks.begin()
+        self._transfers.carry_out(plan.before, self._lanes)
+        told, wishes = [], []
+        for row in plan.rows:
+            lane = self._lanes[row.lane]
+            lane.check_row(row)
+            self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
+            seed = lane.running.sampling.seed
+            has_guesses = row.copied is not None or self._weights.drafter is not None
+            live = min(row.drafts if row.copied is None else len(row.copied), drafting.widest) if has_guesses else 0
+            uniforms = tuple(uniform(seed, row.position + at, Purpose.DECODE) for at in range(1 + live))
+            told.append(_Row(row.lane, row.position, lane.state_block))
+            wishes.append(LaneDrafts(row.lane, row.position, self._unseen[row.lane], live, row.copied, uniforms))
+            self._allow(row.lane, row.mask)
+            block = row.position // PAGE_TOKENS
+            if block > lane.state_block:
+                self._cache.carried.keep_entry(row.lane)  # the round folds the block before
+            lane.state_block = block
+        drafts = max(wish.live for wish in wishes)
+        slot.drafts.fill(wishes, drafts, 1 + drafting.widest)
+        drafting.shared.inputs.storage.copy_(slot.drafts.storage, non_blocking=True)
+        self._tell(slot, told)
+        self._replay(len(lanes), drafts)
+        self._logit_rows = [
+            number * (1 + drafts) + column for number, wish in enumerate(wishes) for column in range(1 + wish.live)
+        ]
+        slot.drafted.copy_(drafting.shared.results, non_blocking=True)
+        marks.end()
+
+        def read(seconds: float) -> DecodeResult:
+            drawn = _verified(slot.drafted, wishes)
+            for row in drawn:
+                self._unseen[row.lane] = row.token_ids
+                self._lanes[row.lane].frontier += len(row.token_ids)
+            return DecodeResult(drawn, seconds)
+
+        return DeviceStep(marks, read)
+
+    def _replay(self, rows: int, drafts: int = 0) -> None:
+        graph = self._graphs.get((rows, drafts))
+        if graph is not None:
             graph.replay()
+        elif self._drafting is not None:
+            self._drafting.rounds[rows, drafts].launch()
+        else:
+            self._workspace.rounds[rows - 1].launch()
 
     def _tell(self, slot: _HostSlot, rows: Sequence[_Row]) -> None:
         """Everything a step reads of its lanes, in one copy to the device."""
@@ -292,8 +359,11 @@ class DeviceEngine(KeepsStates):
         """Append pages to a lane's table and see that positions below `end` have one."""
         entries = self._lanes[number].map(mapping, end, self._limits)
         if entries is not None:
+            pages = mapping.pages
+            if self._drafting is not None:
+                pages, entries = (*pages, self._memory.pages), slice(entries.start, entries.stop + 1)
             added = self._tables[number, entries]
-            added.copy_(torch.tensor(mapping.pages, dtype=torch.int32))
+            added.copy_(torch.tensor(pages, dtype=torch.int32))
             self._cache.tables[number, entries].copy_(added, non_blocking=True)
 
     def _pinned(self, *shape: int) -> Tensor:
@@ -305,7 +375,11 @@ class DeviceEngine(KeepsStates):
     def _host_slot(self) -> _HostSlot:
         chunk = self._workspace.chunk.ids.shape[0]
         rows = self._workspace.shared.results.shape[0]
-        return _HostSlot(self._pinned(4, MAX_ROWS), self._pinned(rows, 2), self._pinned(chunk), self._pinned(1))
+        drafted = self._workspace.drafting.shared.results.shape if self._workspace.drafting is not None else (0, 0)
+        return _HostSlot(
+            self._pinned(4, MAX_ROWS), self._pinned(rows, 2), self._pinned(chunk), self._pinned(1),
+            DraftInputs(self._pinned(INPUT_WORDS)), self._pinned(*drafted),
+        )  # fmt: skip
 
     def _slot(self) -> _HostSlot:
         slot = self._slots[self._next_slot]
@@ -323,6 +397,9 @@ class DeviceEngine(KeepsStates):
         lengths = {1, PAGE_TOKENS, PAGE_TOKENS + 1, 4 * PAGE_TOKENS, longest, *warm_up_lengths(self._chunk_policy)}
         for tokens in sorted({min(tokens, longest) for tokens in lengths}):
             self._chunks.read(0, 0, tokens)
+            if self._weights.drafter is not None:
+                for goes_on in (False, True):
+                    self._chunks.show_drafter(0, PAGE_TOKENS, tokens, goes_on=goes_on)
             self._chunks.logits(tokens)
             self._chunks.draw()
         if self._cache.tables.shape[1] * PAGE_TOKENS > UNIT_KEYS:
@@ -330,7 +407,7 @@ class DeviceEngine(KeepsStates):
         self._transfers.warm_up()
         if self._device.type != "cuda":
             return
-        for round_ in self._workspace.rounds:
+        for round_ in self._all_rounds.values():
             round_.launch()
         torch.cuda.synchronize(self._device)
         self._prefer_cache()
@@ -343,11 +420,18 @@ class DeviceEngine(KeepsStates):
 
     def _capture(self) -> None:
         pool = torch.cuda.graph_pool_handle()
-        for round_ in reversed(self._workspace.rounds):
+        for kind, round_ in sorted(self._all_rounds.items(), reverse=True, key=lambda item: item[0]):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
                 round_.launch()
-            self._graphs[round_.rows] = graph
+            self._graphs[kind] = graph
+
+    @property
+    def _all_rounds(self) -> Mapping[tuple[int, int], Round | DraftRound]:
+        """By lanes and guesses."""
+        if self._drafting is not None:
+            return self._drafting.rounds
+        return {(round_.rows, 0): round_ for round_ in self._workspace.rounds}
 
     # --- for measurements ----------------------------------------------------------------------------------------
 
@@ -403,13 +487,29 @@ def _drawn(results: Tensor, lanes: tuple[int, ...]) -> tuple[Drawn, ...]:
     return tuple(Drawn(lane, (token,), bool(flags & STOPPED)) for lane, (token, flags) in zip(lanes, rows, strict=True))
 
 
-def device_layout(artifact: StoredModel, settings: EngineSettings) -> DeviceLayout:
+def _verified(results: Tensor, wishes: Sequence[LaneDrafts]) -> tuple[Drawn, ...]:
+    rows = results[: len(wishes)].tolist()
+    if any(flags & NOT_FINITE for _, flags, *_ in rows):
+        raise DeviceFault(f"logits of lanes {[wish.lane for wish in wishes]} are not finite")
+    return tuple(
+        Drawn(
+            wish.lane,
+            tuple(tokens[: accepted + 1]),
+            bool(flags & STOPPED),
+            drafted=wish.live,
+            accepted=accepted,
+        )
+        for wish, (accepted, flags, *tokens) in zip(wishes, rows, strict=True)
+    )  # fmt: skip
+
+
+def device_layout(artifact: ServedModel, settings: EngineSettings) -> DeviceLayout:
     """The layout of a model on the device of the settings. On a GPU, the first use of it.
 
     Raises StartupError if there is no such device or the model has no kernels.
     """
     device = torch.device(settings.device)
-    plan = plan_weights(artifact)
+    plan = plan_weights(artifact, drafter_shape(artifact, settings))
     if device.type != "cuda":
         return DeviceLayout(plan, _CPU_MULTIPROCESSORS)
     return DeviceLayout(plan, settle_device(device))

@@ -19,6 +19,7 @@ from ninfer.engine.layouts import Specs
 from ninfer.engine.transfers import scratch_bytes
 from ninfer.errors import StartupError
 from ninfer.model.arena import Arena
+from ninfer.model.cache import pending_specs
 from ninfer.model.chunks import ChunkBuffers, chunk_buffers
 from ninfer.model.device_cache import (
     KV_DTYPES,
@@ -29,9 +30,10 @@ from ninfer.model.device_cache import (
     open_row_specs,
     state_specs,
 )
+from ninfer.model.draft_rounds import DraftRound, DraftShared, draft_shared, widest_window
 from ninfer.model.low_bit_weights import TextMatrices, WeightPlan, gathered
 from ninfer.model.rounds import Round, RoundShared, round_shared
-from ninfer.step import pages_for
+from ninfer.step import PAGE_TOKENS, pages_for
 
 # The allocator hands out memory in pieces of this.
 _ALLOCATION = 512
@@ -44,11 +46,25 @@ GRAPH_BYTES_PER_LANE = 4 * MIB
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Everything an engine allocates beside weights, pages and state."""
+    """Everything an engine allocates beside weights, pages and state.
+
+    rounds    of 1 to C lanes, if there are no guesses
+    drafting  what there is instead if there are
+    """
 
     shared: RoundShared
     rounds: tuple[Round, ...]
     chunk: ChunkBuffers
+    drafting: Drafting | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """What rounds with guesses need: rounds by lanes and guesses per lane, `widest` at most."""
+
+    shared: DraftShared
+    rounds: dict[tuple[int, int], DraftRound]
+    widest: int
 
 
 def build_workspace(
@@ -62,12 +78,26 @@ def build_workspace(
 ) -> Workspace:
     """Rounds of 1 to C lanes and the buffers of a chunk."""
     lanes = settings.lanes
-    shared = round_shared(config, weights, cache, lanes, 1, multiprocessors, device)
-    rounds = tuple(Round(config, weights, cache, shared, public_ids, rows) for rows in range(1, lanes + 1))
-    context = pages_for(settings.max_context_tokens) * 64
+    widest = widest_window(settings.draft_tokens, lanes)
+    shared = round_shared(config, weights, cache, lanes, 1 + widest, multiprocessors, device)
+    rounds: tuple[Round, ...] = ()
+    drafting = None
+    if not settings.draft_tokens:
+        rounds = tuple(Round(config, weights, cache, shared, public_ids, rows) for rows in range(1, lanes + 1))
+    else:
+        buffers = draft_shared(config, shared, lanes, widest, device)
+        kinds = {
+            (rows, drafts): DraftRound(
+                config, weights, cache, shared, buffers, public_ids, rows, drafts, widest
+            )
+            for rows in range(1, lanes + 1)
+            for drafts in range(widest + 1)
+        }  # fmt: skip
+        drafting = Drafting(buffers, kinds, widest)
+    context = cache.tables.shape[1] * PAGE_TOKENS
     chunk = min(settings.prefill_chunk_tokens, context)
-    buffers = chunk_buffers(config, weights, chunk, context, scratch_bytes(cache.carried), device)
-    return Workspace(shared, rounds, buffers)
+    chunk_memory = chunk_buffers(config, weights, chunk, context, scratch_bytes(cache.carried), device)
+    return Workspace(shared, rounds, chunk_memory, drafting)
 
 
 def tensor_bytes(*owners: object) -> int:
@@ -116,18 +146,28 @@ class DeviceLayout:
     def weights(self, settings: EngineSettings) -> Specs:
         return self.plan.specs
 
+    @property
+    def has_drafter(self) -> bool:
+        return self.plan.drafter is not None
+
     def kv(self, settings: EngineSettings, pages: int) -> Specs:
-        return kv_specs(self.config, pages, settings.kv_dtype)
+        # Behind the pages lies one that belongs to nobody, for columns that lead beyond those of a lane.
+        return kv_specs(self.config, pages + (settings.draft_tokens > 0), settings.kv_dtype, drafter=self.has_drafter)
 
     def state(self, settings: EngineSettings) -> Specs:
-        blocks = pages_for(settings.max_context_tokens)
-        return state_specs(self.config, settings.lanes) + lane_specs(self.config, settings.lanes, blocks)
+        config, lanes = self.config, settings.lanes
+        blocks = pages_for(settings.max_context_tokens) + (settings.draft_tokens > 0)
+        pending: Specs = ()
+        if self.has_drafter:
+            pending = pending_specs(config, lanes, "bf16", widest_window(settings.draft_tokens, lanes))
+        return state_specs(config, lanes) + pending + lane_specs(config, lanes, blocks)
 
     def open_rows(self, settings: EngineSettings) -> Specs:
         return open_row_specs(self.config, settings.lanes)
 
     def graph_bytes(self, settings: EngineSettings) -> int:
-        return settings.lanes * GRAPH_BYTES_PER_LANE if settings.cuda_graph else 0
+        kinds = 1 + widest_window(settings.draft_tokens, settings.lanes)
+        return settings.lanes * kinds * GRAPH_BYTES_PER_LANE if settings.cuda_graph else 0
 
     def workspace_bytes(self, settings: EngineSettings) -> int:
         meta = torch.device("meta")
@@ -135,7 +175,7 @@ class DeviceLayout:
         kv, state, rows = (
             Arena(specs, meta) for specs in (self.kv(settings, 1), self.state(settings), self.open_rows(settings))
         )
-        cache = build_device_cache(self.config, kv, state, rows, settings.kv_dtype)
+        cache = build_device_cache(self.config, kv, state, rows, settings.kv_dtype, drafter=self.has_drafter)
         workspace = build_workspace(
             self.config, settings, weights, cache, self.multiprocessors, self.config.vocab_size, meta
         )

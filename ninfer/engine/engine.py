@@ -9,14 +9,14 @@ from typing import Generic, Protocol, TypeVar, overload
 import torch
 from torch import Tensor
 
-from ninfer.artifact.config import MtpConfig, TextConfig
+from ninfer.artifact.config import TextConfig
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
 from ninfer.engine.batches import Span, round_batch
 from ninfer.engine.drafter import Drafter, Wish
 from ninfer.engine.keeping import KeepsStates
 from ninfer.engine.lanes import Lane, TableLimits, check_chunk, lanes_of
-from ninfer.engine.layouts import PlainLayout
+from ninfer.engine.layouts import PlainLayout, WithDrafter, drafter_shape
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
@@ -25,7 +25,7 @@ from ninfer.kernels.sampler.op import Purpose, sample, uniform
 from ninfer.model.arena import Arena
 from ninfer.model.cache import Cache, build_cache
 from ninfer.model.forward import Batch, Run, final_hidden, forward, token_logits
-from ninfer.model.weights import DrafterShape, ParameterValues, TextWeights, load_weights
+from ninfer.model.weights import ParameterValues, TextWeights, load_weights
 from ninfer.step import (
     PAGE_TOKENS,
     DecodeResult,
@@ -41,33 +41,12 @@ from ninfer.step import (
 R = TypeVar("R")
 
 
-class LoadedModel(ParameterValues, Protocol):
+class LoadedModel(ParameterValues, WithDrafter, Protocol):
     """What the engine needs of a bound artifact."""
 
     @property
     def text(self) -> TextConfig:
         """Dimensions of the text decoder."""
-
-    @property
-    def mtp(self) -> MtpConfig | None:
-        """The multi-token prediction layer, if it is bound."""
-
-    @property
-    def proposal_rows(self) -> int | None:
-        """Rows of the short head, if it is bound."""
-
-
-def drafter_shape(model: LoadedModel, settings: EngineSettings) -> DrafterShape | None:
-    """What to load for the drafter of the settings; raises StartupError if the model does not have it."""
-    if settings.drafter is None:
-        return None
-    if settings.drafter != "mtp":
-        raise StartupError(f"drafter {settings.drafter!r} is not built: use mtp")
-    if model.mtp is None:
-        raise StartupError("this model has no multi-token prediction layer: start without --spec")
-    if settings.draft_head and model.proposal_rows is None:
-        raise StartupError("this model has no draft head: start without --lm-head-draft")
-    return DrafterShape(model.proposal_rows if settings.draft_head else None)
 
 
 @dataclass(frozen=True, slots=True)

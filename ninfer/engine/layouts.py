@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
+from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, MtpConfig, TextConfig
 from ninfer.config import EngineSettings
+from ninfer.errors import StartupError
 from ninfer.model.arena import ITEM_BYTES, TensorSpec
 from ninfer.model.cache import kv_specs, lane_specs, open_row_specs, pending_specs, state_specs
 from ninfer.model.weights import DrafterShape, weight_specs
 from ninfer.step import PAGE_TOKENS, pages_for
 
 Specs = tuple[TensorSpec, ...]
+
+
+class WithDrafter(Protocol):
+    """What a bound artifact says of its drafter."""
+
+    @property
+    def mtp(self) -> MtpConfig | None:
+        """The multi-token prediction layer, if it is bound."""
+
+    @property
+    def proposal_rows(self) -> int | None:
+        """Rows of the short head, if it is bound."""
+
+
+def drafter_shape(model: WithDrafter, settings: EngineSettings) -> DrafterShape | None:
+    """What to load for the drafter of the settings; raises StartupError if the model does not have it."""
+    if settings.drafter is None:
+        return None
+    if settings.drafter != "mtp":
+        raise StartupError(f"drafter {settings.drafter!r} is not built: use mtp")
+    if model.mtp is None:
+        raise StartupError("this model has no multi-token prediction layer: start without --spec")
+    if settings.draft_head and model.proposal_rows is None:
+        raise StartupError("this model has no draft head: start without --lm-head-draft")
+    return DrafterShape(model.proposal_rows if settings.draft_head else None)
 
 
 class Layout(Protocol):

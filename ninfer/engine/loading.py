@@ -6,8 +6,8 @@ from ninfer.artifact.binder import BoundArtifact, bind
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings
 from ninfer.engine.device_engine import DeviceEngine, device_layout
-from ninfer.engine.engine import Engine, drafter_shape
-from ninfer.engine.layouts import Layout, PlainLayout
+from ninfer.engine.engine import Engine
+from ninfer.engine.layouts import Layout, PlainLayout, drafter_shape
 from ninfer.errors import ArtifactError, StartupError
 
 

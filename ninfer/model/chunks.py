@@ -24,10 +24,11 @@ from ninfer.kernels.low_bit_linear.buffers import Columns, columns_buffer
 from ninfer.kernels.low_bit_linear.chunk_route import Policy, Route, route
 from ninfer.kernels.low_bit_linear.op import first_norm, product_rows
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
-from ninfer.kernels.paged_attention.op import attention_chunk
+from ninfer.kernels.paged_attention.op import append_chunk, attention_chunk
 from ninfer.kernels.paged_attention.scratch import ChunkScratch, chunk_scratch, partial_bytes
 from ninfer.kernels.paged_attention.scratch import chunk_scratch_bytes as attention_scratch_bytes
 from ninfer.kernels.rmsnorm.added import add_offset_rmsnorm
+from ninfer.kernels.rmsnorm.joined import joined_offset_rmsnorm
 from ninfer.kernels.rotary.columns import rotary_columns
 from ninfer.kernels.sampler.lanes import draw
 from ninfer.kernels.silu_mul.into import silu_mul_into
@@ -45,7 +46,7 @@ class ChunkBuffers:
     ids       [T] int32
     begin     [1] int32: position of the first token
     residual  [T, H]
-    row       [T, H], a norm's result and then a product's
+    row       [T, H], a norm's result and then a product's; with a drafter one row more
     wide      [T * widest product of a norm's result], flat
     mid       [T * widest input of the products that add to the residual], flat
     matrix    [N * K of the largest matrix, or more], flat: the one that is being multiplied, and sums of attention
@@ -86,6 +87,12 @@ def chunk_buffers(
     widest = max(2 * inner, *(_input_rows(layer.mixer) for layer in weights.layers))
     narrow = max(inner, *(layer.mixer.out.columns for layer in weights.layers))
     largest = max(2 * inner * hidden, *(_input_rows(layer.mixer) * hidden for layer in weights.layers))
+    rows = tokens
+    if weights.drafter is not None:
+        mixer = weights.drafter.layer.mixer
+        rows, widest = tokens + 1, max(widest, 2 * hidden, _input_rows(mixer))
+        narrow = max(narrow, hidden)
+        largest = max(largest, 2 * hidden * hidden, _input_rows(mixer) * hidden)
     half = config.rotary_dim // 2 if config.heads else 1
     scratch = partial = 0
     if config.gdn_value_heads:
@@ -98,7 +105,7 @@ def chunk_buffers(
         ids=torch.zeros(tokens, dtype=torch.int32, device=device),
         begin=torch.zeros(1, dtype=torch.int32, device=device),
         residual=torch.zeros(tokens, hidden, dtype=bf16, device=device),
-        row=torch.zeros(tokens, hidden, dtype=bf16, device=device),
+        row=torch.zeros(rows, hidden, dtype=bf16, device=device),
         wide=torch.zeros(tokens * widest, dtype=bf16, device=device),
         mid=torch.zeros(tokens * narrow, dtype=bf16, device=device),
         matrix=torch.zeros(max(largest, -(-max(least_bytes, partial) // bf16.itemsize)), dtype=bf16, device=device),
@@ -162,6 +169,39 @@ class Chunks:
             product = self._product(active, [layer.down], row)
         assert product is not None
         residual.add_(product)  # the head normalises the one row that it takes
+
+    def show_drafter(self, lane: int, begin: int, tokens: int, *, goes_on: bool) -> None:
+        """Have the drafter's layer look at what was just read, for its keys and values alone; the last position waits
+        for the token behind it. If the lane `goes_on` from its last chunk, that one's last position is looked at too.
+        """
+        weights, drafter, cache, b = self._weights, self._weights.drafter, self._cache, self.buffers
+        assert drafter is not None
+        assert cache.pending is not None
+        eps, mixer = self._config.rms_norm_eps, drafter.layer.mixer
+        assert isinstance(mixer, AttentionMatrices)
+        pending = cache.pending[lane, :1]
+        b.row[:1].copy_(pending)
+        add_offset_rmsnorm(b.residual[:tokens], None, weights.final_norm, eps, b.row[1 : tokens + 1])
+        pending.copy_(b.row[tokens : tokens + 1])
+        skipped = 0 if goes_on else 1
+        count, first = tokens - skipped, begin - 1 + skipped
+        if not count:
+            return
+        width, hidden = self._config.hidden_size, b.row[skipped:tokens]
+        embedded = b.mid[: count * width].view(count, width)
+        gather(b.ids[skipped:tokens], weights.embedding, embedded)
+        joined = b.wide[: count * 2 * width].view(count, 2 * width)
+        joined_offset_rmsnorm(embedded, hidden, drafter.embedding_norm, drafter.hidden_norm, eps, joined)
+        stem = self._product(joined, [drafter.join], b.row[:count])
+        add_offset_rmsnorm(stem, None, drafter.layer.input_norm, eps, embedded)
+        rows = self._into(mixer, embedded)
+        at = mixer.out.columns
+        queries, gates = rows.split_with_sizes([mixer.first.rows, mixer.second.rows], dim=1)
+        cos, sin = b.cos[:count], b.sin[:count]
+        rotary_columns(b.begin - (1 - skipped), count, self._shared.frequencies, cos, sin)
+        append_chunk(
+            queries[:, at:], gates[:, at:], mixer.key_norm, eps, cos, sin, cache.pools[-1], cache.tables[lane], first
+        )
 
     def logits(self, tokens: int) -> Tensor:
         """[1, V] fp32: of the last of the `tokens` that were just read."""

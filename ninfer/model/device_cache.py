@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION, TextConfig
+from ninfer.artifact.config import LINEAR_ATTENTION, TextConfig
 from ninfer.kernels.gdn.slots import KEY_ROWS, RING, RING_ROWS, ROWS, TAPS, GdnSlots
 from ninfer.kernels.kv_codec.pool import SCALE_GROUP, Pool
 from ninfer.kernels.sampler.lanes import LAW_FIELDS, MAX_STOP_IDS, LaneTables
 from ninfer.kernels.sampler.masks import mask_words
 from ninfer.model.arena import Arena, TensorSpec
-from ninfer.model.cache import layers_of, stacked
+from ninfer.model.cache import attention_names, layers_of, stacked
 from ninfer.model.carried import Carried, planes_of
 from ninfer.step import PAGE_TOKENS
 
@@ -31,6 +31,7 @@ class DeviceCache:
     slots     state and open rows of the recurrent layers
     tables    [C, L] int32: physical page of each block
     drawing   laws, stop ids, counts, anchors and masks
+    pending   [C, 1 + K, H] bf16, or None without a drafter: hidden states behind the last step of a lane
     carried   what moves between lanes and host memory
     """
 
@@ -38,14 +39,15 @@ class DeviceCache:
     slots: tuple[GdnSlots, ...]
     tables: Tensor
     drawing: LaneTables
+    pending: Tensor | None
     carried: Carried
 
 
-def kv_specs(config: TextConfig, pages: int, dtype: str) -> tuple[TensorSpec, ...]:
-    """Planes of the page pool (kv-and-state spec 8.3)."""
+def kv_specs(config: TextConfig, pages: int, dtype: str, *, drafter: bool = False) -> tuple[TensorSpec, ...]:
+    """Planes of the page pool (kv-and-state spec 8.3); those of a drafter's layer are the last."""
     shape = (pages, config.kv_heads, PAGE_TOKENS)
     specs = []
-    for layer in layers_of(config, FULL_ATTENTION):
+    for layer in attention_names(config, drafter=drafter):
         for plane in ("keys", "values"):
             specs.append(TensorSpec(f"{plane}/{layer}", (*shape, config.head_dim), dtype))
             if dtype == "int8":
@@ -91,8 +93,12 @@ def lane_specs(config: TextConfig, lanes: int, blocks: int) -> tuple[TensorSpec,
     )
 
 
-def build_device_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: Arena, dtype: str) -> DeviceCache:
-    """Give tensors their meaning; `state` was made from :func:`state_specs` and :func:`lane_specs` together."""
+def build_device_cache(
+    config: TextConfig, kv: Arena, state: Arena, open_rows: Arena, dtype: str, *, drafter: bool = False
+) -> DeviceCache:
+    """Give tensors their meaning; `state` was made from :func:`state_specs`, with a drafter `pending_specs`, and
+    :func:`lane_specs` together.
+    """
     scaled = dtype == "int8"
     linear = layers_of(config, LINEAR_ATTENTION)
     ring = stacked(state, "ring", linear)
@@ -104,7 +110,7 @@ def build_device_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: A
                 key_scales=kv[f"keys_scales/{layer}"] if scaled else None,
                 value_scales=kv[f"values_scales/{layer}"] if scaled else None,
             )
-            for layer in layers_of(config, FULL_ATTENTION)
+            for layer in attention_names(config, drafter=drafter)
         ),
         slots=tuple(
             GdnSlots(
@@ -124,6 +130,7 @@ def build_device_cache(config: TextConfig, kv: Arena, state: Arena, open_rows: A
             anchors=state["anchors"],
             masks=state["masks"],
         ),
+        pending=state["pending"] if drafter else None,
         carried=Carried(
             states=stacked(state, "s", linear),
             entry=ring[:, :, RING:],

@@ -26,7 +26,11 @@ from ninfer.kernels.embedding.stored import StoredRows
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight, Planes, pack_pairs, pack_rows
 from ninfer.kernels.low_bit_linear.packing import PACKINGS, TILE_ROWS, tiles
 from ninfer.model.arena import Arena, TensorSpec
+from ninfer.model.weights import DrafterShape
 
+_DRAFTER = ("mtp/", "proposal/")  # names of what only a drafter reads
+_DRAFTER_LAYER = "mtp/layers/0/"
+_HEAD_IDS = "proposal/token_ids"
 _LOAD_BYTES = 1 << 26  # stored bytes on their way to the device at a time
 _COPY_THREADS = 4
 
@@ -42,6 +46,8 @@ class StoredModel(Protocol):
     def grouped_rows(self, name: str, rows: tuple[int, int]) -> Iterator[GroupedRows]: ...
 
     def values(self, name: str, rows: tuple[int, int] | None = None) -> NDArray[np.float32]: ...
+
+    def token_ids(self) -> NDArray[np.int32]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,28 @@ class LayerMatrices:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterMatrices:
+    """The multi-token prediction layer (model spec 9.1); it shares the decoder's embedding.
+
+    embedding_norm, hidden_norm, final_norm  [H] fp32, offset
+    join         [H, 2H], columns of the embedding half and then of the hidden half
+    layer        of the attention kind
+    head         rows of the short head, or the decoder's
+    head_ids     [rows] int32: the token of each row of a short head; None if a row is its own token
+    step_bytes   what one guess of one lane reads of the weights
+    """
+
+    embedding_norm: Tensor
+    hidden_norm: Tensor
+    join: LowBitWeight
+    layer: LayerMatrices
+    final_norm: Tensor
+    head: LowBitWeight
+    head_ids: Tensor | None
+    step_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TextMatrices:
     """The whole decoder. nbytes: of the one arena; round_bytes: what one decoded token reads of it."""
 
@@ -106,6 +134,7 @@ class TextMatrices:
     head: LowBitWeight
     nbytes: int
     round_bytes: int
+    drafter: DrafterMatrices | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +170,15 @@ class WeightPlan:
     constants: tuple[TensorSpec, ...]
     embedding: tuple[TensorSpec, ...]
     embedding_format: str
+    drafter: DrafterShape | None = None
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
         return (*self.embedding, *self.constants, *(matrix.spec for matrix in self.matrices))
 
 
-def plan_weights(model: StoredModel) -> WeightPlan:
-    """Plan the weights of a model from its directory alone.
+def plan_weights(model: StoredModel, drafter: DrafterShape | None = None) -> WeightPlan:
+    """Plan the weights of a model from its directory alone, with those of a drafter if there is to be one.
 
     Raises StartupError for a mixture of experts, and for matrices that no kernel reads: they must be groupwise-int
     codes of 4, 5, 6 or 8 bits, one width in a matrix.
@@ -159,32 +189,42 @@ def plan_weights(model: StoredModel) -> WeightPlan:
     embedding_format = model.format_of("text/token_embedding")
     return WeightPlan(
         config=config,
-        matrices=tuple(_matrices(model, config)),
-        constants=tuple(_constants(config)),
+        matrices=tuple(_matrices(model, config, drafter)),
+        constants=tuple(_constants(config, drafter)),
         embedding=_embedding_specs(config, embedding_format),
         embedding_format=embedding_format,
+        drafter=drafter,
     )
 
 
-def _matrices(model: StoredModel, config: TextConfig) -> Iterator[MatrixPlan]:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    assert inner is not None
+def _matrices(model: StoredModel, config: TextConfig, drafter: DrafterShape | None) -> Iterator[MatrixPlan]:
+    hidden = config.hidden_size
     for layer, kind in enumerate(config.layer_types):
-        prefix = f"text/layers/{layer}/"
-        if kind == FULL_ATTENTION:
-            query, kv = config.query_width, config.kv_width
-            yield _matrix(model, prefix + "attention/", "first", {"query": query, "key": kv}, hidden)
-            yield _matrix(model, prefix + "attention/", "second", {"gate": query, "value": kv}, hidden)
-            yield _matrix(model, prefix + "attention/", "output", {"output": hidden}, query)
-        else:
-            key, value = config.gdn_key_width, config.gdn_value_width
-            yield _matrix(model, prefix + "gdn/", "first", {"query": key, "key": key}, hidden)
-            yield _matrix(model, prefix + "gdn/", "second", {"value": value, "z": value}, hidden)
-            yield _matrix(model, prefix + "gdn/", "output", {"output": hidden}, value)
-        yield _matrix(model, prefix + "mlp/", "gate_up", {"gate": inner, "up": inner}, hidden, paired=True)
-        yield _matrix(model, prefix + "mlp/", "down", {"down": hidden}, inner)
+        yield from _layer_matrices(model, config, f"text/layers/{layer}/", kind)
     head = "token_embedding" if config.tie_word_embeddings else "output_head"
     yield _matrix(model, "text/", "output_head", {head: config.vocab_size}, hidden)
+    if drafter is not None:
+        yield _matrix(model, "mtp/", "join", {"input_projection": hidden}, 2 * hidden)
+        yield from _layer_matrices(model, config, _DRAFTER_LAYER, FULL_ATTENTION)
+        if drafter.head_rows is not None:
+            yield _matrix(model, "proposal/", "head", {"head": drafter.head_rows}, hidden)
+
+
+def _layer_matrices(model: StoredModel, config: TextConfig, prefix: str, kind: str) -> Iterator[MatrixPlan]:
+    hidden, inner = config.hidden_size, config.intermediate_size
+    assert inner is not None
+    if kind == FULL_ATTENTION:
+        query, kv = config.query_width, config.kv_width
+        yield _matrix(model, prefix + "attention/", "first", {"query": query, "key": kv}, hidden)
+        yield _matrix(model, prefix + "attention/", "second", {"gate": query, "value": kv}, hidden)
+        yield _matrix(model, prefix + "attention/", "output", {"output": hidden}, query)
+    else:
+        key, value = config.gdn_key_width, config.gdn_value_width
+        yield _matrix(model, prefix + "gdn/", "first", {"query": key, "key": key}, hidden)
+        yield _matrix(model, prefix + "gdn/", "second", {"value": value, "z": value}, hidden)
+        yield _matrix(model, prefix + "gdn/", "output", {"output": hidden}, value)
+    yield _matrix(model, prefix + "mlp/", "gate_up", {"gate": inner, "up": inner}, hidden, paired=True)
+    yield _matrix(model, prefix + "mlp/", "down", {"down": hidden}, inner)
 
 
 def _matrix(
@@ -207,22 +247,32 @@ def _matrix(
     return MatrixPlan(f"{prefix}{role}", pairs, columns, format.bits, paired)
 
 
-def _constants(config: TextConfig) -> Iterator[TensorSpec]:
-    hidden, heads = config.hidden_size, config.gdn_value_heads
+def _constants(config: TextConfig, drafter: DrafterShape | None) -> Iterator[TensorSpec]:
+    hidden = config.hidden_size
     for layer, kind in enumerate(config.layer_types):
-        prefix = f"text/layers/{layer}/"
-        yield TensorSpec(prefix + "input_norm", (hidden,), "fp32")
-        if kind == FULL_ATTENTION:
-            yield TensorSpec(prefix + "attention/query_norm", (config.head_dim,), "fp32")
-            yield TensorSpec(prefix + "attention/key_norm", (config.head_dim,), "fp32")
-        else:
-            yield TensorSpec(prefix + "gdn/gates", (2 * heads, hidden), "bf16")
-            yield TensorSpec(prefix + "gdn/convolution", (config.conv_kernel, config.conv_channels), "fp32")
-            yield TensorSpec(prefix + "gdn/a_log", (heads,), "fp32")
-            yield TensorSpec(prefix + "gdn/dt_bias", (heads,), "fp32")
-            yield TensorSpec(prefix + "gdn/norm", (config.gdn_value_dim,), "fp32")
-        yield TensorSpec(prefix + "post_attention_norm", (hidden,), "fp32")
+        yield from _layer_constants(config, f"text/layers/{layer}/", kind)
     yield TensorSpec("text/final_norm", (hidden,), "fp32")
+    if drafter is not None:
+        for norm in ("embedding_norm", "hidden_norm", "final_norm"):
+            yield TensorSpec(f"mtp/{norm}", (hidden,), "fp32")
+        yield from _layer_constants(config, _DRAFTER_LAYER, FULL_ATTENTION)
+        if drafter.head_rows is not None:
+            yield TensorSpec(_HEAD_IDS, (drafter.head_rows,), "int32")
+
+
+def _layer_constants(config: TextConfig, prefix: str, kind: str) -> Iterator[TensorSpec]:
+    hidden, heads = config.hidden_size, config.gdn_value_heads
+    yield TensorSpec(prefix + "input_norm", (hidden,), "fp32")
+    if kind == FULL_ATTENTION:
+        yield TensorSpec(prefix + "attention/query_norm", (config.head_dim,), "fp32")
+        yield TensorSpec(prefix + "attention/key_norm", (config.head_dim,), "fp32")
+    else:
+        yield TensorSpec(prefix + "gdn/gates", (2 * heads, hidden), "bf16")
+        yield TensorSpec(prefix + "gdn/convolution", (config.conv_kernel, config.conv_channels), "fp32")
+        yield TensorSpec(prefix + "gdn/a_log", (heads,), "fp32")
+        yield TensorSpec(prefix + "gdn/dt_bias", (heads,), "fp32")
+        yield TensorSpec(prefix + "gdn/norm", (config.gdn_value_dim,), "fp32")
+    yield TensorSpec(prefix + "post_attention_norm", (hidden,), "fp32")
 
 
 def _embedding_specs(config: TextConfig, name: str) -> tuple[TensorSpec, ...]:
@@ -254,6 +304,9 @@ def load_matrices(plan: WeightPlan, model: StoredModel, device: torch.device) ->
 
 def _load_constant(spec: TensorSpec, model: StoredModel, arena: Arena) -> None:
     target = arena[spec.name]
+    if spec.name == _HEAD_IDS:
+        target.copy_(torch.from_numpy(model.token_ids()))
+        return
     if spec.name.endswith("gdn/gates"):
         prefix = spec.name.removesuffix("gates")
         values = np.concatenate([model.values(prefix + "a_projection"), model.values(prefix + "b_projection")])
@@ -363,15 +416,32 @@ def gathered(plan: WeightPlan, arena: Arena) -> TextMatrices:
         group=format.group or 1,
     )
     kinds = enumerate(config.layer_types)
-    round_bytes = sum(weight.nbytes for weight in weights.values())
-    round_bytes += sum(spec.region_bytes for spec in plan.constants)
+    read = [(name, weight.nbytes) for name, weight in weights.items()]
+    read += [(spec.name, spec.region_bytes) for spec in plan.constants]
+    step_bytes = sum(size for name, size in read if name.startswith(_DRAFTER))
+    round_bytes = sum(size for _, size in read) - step_bytes
+    head = weights["text/output_head"]
+    drafter = None
+    if plan.drafter is not None:
+        own = plan.drafter.head_rows is not None
+        drafter = DrafterMatrices(
+            embedding_norm=arena["mtp/embedding_norm"],
+            hidden_norm=arena["mtp/hidden_norm"],
+            join=weights["mtp/join"],
+            layer=_layer(arena, weights, _DRAFTER_LAYER, FULL_ATTENTION),
+            final_norm=arena["mtp/final_norm"],
+            head=weights["proposal/head"] if own else head,
+            head_ids=arena[_HEAD_IDS] if own else None,
+            step_bytes=step_bytes if own else step_bytes + head.nbytes,
+        )
     return TextMatrices(
         embedding=embedding,
         layers=tuple(_layer(arena, weights, f"text/layers/{layer}/", kind) for layer, kind in kinds),
         final_norm=arena["text/final_norm"],
-        head=weights["text/output_head"],
+        head=head,
         nbytes=arena.nbytes,
         round_bytes=round_bytes,
+        drafter=drafter,
     )
 
 

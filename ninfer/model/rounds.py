@@ -32,6 +32,7 @@ from ninfer.model.low_bit_weights import AttentionMatrices, GdnMatrices, LayerMa
 from ninfer.step import PAGE_TOKENS
 
 MAX_ROWS = 8
+MAX_TOKENS = 32  # of a round: what the products take at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,11 @@ def _shapes(weights: tuple[LowBitWeight, ...]) -> tuple[tuple[int, int, int], ..
 
 def _launches(weights: TextMatrices) -> list[tuple[LowBitWeight, ...]]:
     launches: list[tuple[LowBitWeight, ...]] = [(weights.head,)]
-    for layer in weights.layers:
+    layers = list(weights.layers)
+    if weights.drafter is not None:
+        launches += [(weights.drafter.head,), (weights.drafter.join,)]
+        layers.append(weights.drafter.layer)
+    for layer in layers:
         mixer = layer.mixer
         launches += [(mixer.first, mixer.second), (mixer.out,), (layer.gate_up,), (layer.down,)]
     return launches
@@ -92,6 +97,34 @@ def round_sums(weights: TextMatrices, tokens: int, programs: int) -> Sums:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundColumns:
+    """Columns of a round between its products, all of one width; `mixed` by what the mixers give."""
+
+    x: Columns
+    y: Columns
+    inner: Columns
+    mixed: dict[int, Columns]
+
+
+def _columns_class(tokens: int) -> int:
+    """The smallest number of tokens whose columns lie as those of `tokens` do, at its largest."""
+    return next(size for size in (1, 8, 16, MAX_TOKENS) if tokens <= size)
+
+
+def _round_columns(config: TextConfig, weights: TextMatrices, tokens: int, device: torch.device) -> RoundColumns:
+    hidden, eps = config.hidden_size, config.rms_norm_eps
+    widths = {layer.mixer.out.columns for layer in weights.layers}
+    if weights.drafter is not None:
+        widths.add(weights.drafter.layer.mixer.out.columns)
+    return RoundColumns(
+        x=columns_buffer(hidden, tokens, device, eps),
+        y=columns_buffer(hidden, tokens, device, eps),
+        inner=columns_buffer(weights.layers[0].down.columns, tokens, device),
+        mixed={width: columns_buffer(width, tokens, device) for width in sorted(widths)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RoundShared:
     """What rounds of every size share: they never overlap.
 
@@ -101,6 +134,7 @@ class RoundShared:
     cos, sin         [T, R / 2] fp32
     results          [T, 2] int32, see `draw`
     fold             [B, HV, DV, DK] fp32 for several columns per lane, or None
+    columns          by the number of tokens that they have room for
     """
 
     inputs: RoundInputs
@@ -116,6 +150,11 @@ class RoundShared:
     draw: DrawBuffers
     fold: Tensor | None
     attention: RoundScratch | None
+    columns: dict[int, RoundColumns]
+
+    def columns_for(self, tokens: int) -> RoundColumns:
+        """Columns of the width for so many tokens."""
+        return self.columns[_columns_class(tokens)]
 
 
 def round_shared(
@@ -130,8 +169,9 @@ def round_shared(
     """Buffers for rounds of up to `lanes` lanes with up to `per_lane` columns each, on a GPU of so many
     multiprocessors."""
     tokens = lanes * per_lane
-    widest_first = max(layer.mixer.first.rows for layer in weights.layers)
-    widest_second = max(layer.mixer.second.rows for layer in weights.layers)
+    layers = [*weights.layers, *([weights.drafter.layer] if weights.drafter is not None else [])]
+    widest_first = max(layer.mixer.first.rows for layer in layers)
+    widest_second = max(layer.mixer.second.rows for layer in layers)
     half = config.rotary_dim // 2 if config.heads else 1
     # Made on the processor, so that the angles are the same on every device.
     frequencies = (
@@ -154,6 +194,10 @@ def round_shared(
         draw=draw_buffers(tokens, config.vocab_size, device),
         fold=fold,
         attention=_attention_scratch(config, cache, lanes, per_lane, multiprocessors, device),
+        columns={
+            size: _round_columns(config, weights, size, device)
+            for size in sorted({_columns_class(size) for size in range(1, tokens + 1)})
+        },
     )
 
 
@@ -188,19 +232,11 @@ class Round:
         rows: int,
         per_lane: int = 1,
     ) -> None:
-        device = shared.residual.device
         self._public_ids = public_ids
         self.rows, self.per_lane, self.tokens = rows, per_lane, rows * per_lane
         self._config, self._weights, self._cache, self._shared = config, weights, cache, shared
-        hidden, inner = config.hidden_size, weights.layers[0].down.columns
-        eps = config.rms_norm_eps
-        self._x = columns_buffer(hidden, self.tokens, device, eps)
-        self._y = columns_buffer(hidden, self.tokens, device, eps)
-        self._inner = columns_buffer(inner, self.tokens, device)
-        self._mixed = {
-            width: columns_buffer(width, self.tokens, device)
-            for width in sorted({layer.mixer.out.columns for layer in weights.layers})
-        }
+        columns = shared.columns_for(self.tokens)
+        self._x, self._y, self._inner, self._mixed = columns.x, columns.y, columns.inner, columns.mixed
         self.residual = shared.residual[: self.tokens]
         self.logits = shared.logits[: self.tokens]
         self.results = shared.results[: self.tokens]

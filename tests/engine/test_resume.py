@@ -5,16 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 
 from ninfer.artifact.binder import bind
-from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION
-from ninfer.artifact.container import Artifact
-from ninfer.artifact.frontend import small_frontend
-from ninfer.artifact.synth import registered_components, synthesise
 from ninfer.config import EngineSettings
 from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.engine import Engine
@@ -23,21 +18,11 @@ from tests.engine import resuming
 from tests.engine.driving import GREEDY
 from tests.engine.resuming import Subject, carried, image_parts
 from tests.support.random_model import RandomModel
+from tests.support.tiny_device import tiny_model
 
 IDS = 200
 PLAIN = EngineSettings(**resuming.SETTINGS)
 DEVICE = dataclasses.replace(PLAIN, kv_dtype="int8", compute_dtype="bf16", prefill_chunk_tokens=128)
-LAYERS = (LINEAR_ATTENTION, FULL_ATTENTION, LINEAR_ATTENTION)
-
-
-def device_model(out: Path) -> Artifact:
-    components = registered_components("qwen3_8_27b", (), len(LAYERS))
-    text = dataclasses.replace(
-        components.text, vocab_size=512, hidden_size=128, intermediate_size=192, heads=2, kv_heads=1, gdn_key_heads=1,
-        gdn_value_heads=2, gdn_key_dim=32, gdn_value_dim=32, layer_types=LAYERS,
-    )  # fmt: skip
-    synthesise(out, dataclasses.replace(components, text=text), "qwen3_8_27b", small_frontend(), seed=1, name="tiny")
-    return Artifact.open(out)
 
 
 @pytest.fixture(scope="module", params=["plain", "device"])
@@ -46,7 +31,7 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         load: Callable[[], Engine | DeviceEngine] = partial(Engine.load, RandomModel(), PLAIN, IDS)
         yield Subject(load, load(), IDS)
         return
-    with device_model(tmp_path_factory.mktemp("model") / "tiny.ninfer") as artifact:
+    with tiny_model(tmp_path_factory.mktemp("model") / "tiny.ninfer") as artifact:
         load = partial(DeviceEngine.load, bind(artifact), DEVICE, IDS)
         yield Subject(load, load(), IDS, decoded=0.02)
 

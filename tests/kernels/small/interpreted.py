@@ -7,11 +7,14 @@ import torch
 
 from ninfer.kernels.embedding import triton_gather
 from ninfer.kernels.embedding.stored import StoredRows
-from ninfer.kernels.rmsnorm import triton_added
+from ninfer.kernels.low_bit_linear.buffers import columns_buffer, from_columns
+from ninfer.kernels.rmsnorm import triton_added, triton_joined
+from ninfer.kernels.rmsnorm.joined import joined_offset_rmsnorm
 from ninfer.kernels.rmsnorm.ref import offset_rmsnorm_ref
 from ninfer.kernels.rotary import columns, triton_columns
 from ninfer.kernels.sampler import triton_draw
 from ninfer.kernels.sampler.lanes import NOT_FINITE, STOPPED, draw, draw_buffers
+from ninfer.kernels.sampler.verify import verify
 from ninfer.kernels.silu_mul import triton_into
 from tests.kernels.small.cases import GROUPS, lane_tables, source, stored_rows
 from tests.support import ptx
@@ -94,3 +97,43 @@ def test_drawing_is_that_of_the_plain_route() -> None:
     assert int(results[3, 1]) & NOT_FINITE
     assert torch.equal(tables.counts[[0, 1, 3]], plain_tables.counts[[0, 1, 3]])
     assert torch.equal(tables.anchors[[0, 1, 3]], plain_tables.anchors[[0, 1, 3]])
+
+
+def test_guesses_are_verified_as_by_the_plain_route() -> None:
+    """Right guesses, a wrong one, a stop id among right ones, fewer guesses than columns; penalties see the guesses."""
+    vocabulary, public, columns = 300, 290, 3
+    buffers = draw_buffers(4 * columns, vocabulary, "cpu")
+    logits = 3 * torch.randn(4 * columns, vocabulary, generator=source(2))
+    lanes, live = torch.tensor([1, 0, 3, 2], dtype=torch.int32), torch.tensor([2, 2, 2, 1], dtype=torch.int32)
+    uniforms = torch.rand(4 * columns, generator=source(3))
+    ids = torch.randint(0, public, (4 * columns,), generator=source(4), dtype=torch.int32)
+    for _ in range(columns):  # make the guesses what is drawn, one column after the other
+        results = torch.zeros(4, 2 + columns, dtype=torch.int32)
+        verify(logits, public, lanes, columns, ids, live, uniforms, lane_tables(vocabulary), buffers, results)
+        for row in range(4):
+            ids.view(4, columns)[row, 1:] = results[row, 2 : 1 + columns]
+    ids[3 + 2] = (ids[3 + 2] + 1) % public  # of lane 0, the second guess
+    tables, plain_tables = lane_tables(vocabulary), lane_tables(vocabulary)
+    for each in (tables, plain_tables):
+        each.stops[3, 5] = ids[2 * columns + 1]
+    results, plain = (torch.zeros(4, 2 + columns, dtype=torch.int32) for _ in range(2))
+    verify(logits, public, lanes, columns, ids, live, uniforms, plain_tables, buffers, plain)
+    triton_draw.verify(logits, public, lanes, columns, ids, live, uniforms, tables, buffers, results)
+    assert plain[:, :2].tolist() == [[2, 0], [1, 0], [0, STOPPED], [1, 0]]
+    for row in range(4):
+        count = 3 + int(plain[row, 0])
+        assert torch.equal(results[row, :count], plain[row, :count])
+    assert torch.equal(tables.counts, plain_tables.counts)
+    assert torch.equal(tables.anchors, plain_tables.anchors)
+
+
+def test_joined_norms_are_those_of_the_plain_route() -> None:
+    left, right = (torch.randn(9, 96, generator=source(seed)).bfloat16() for seed in (1, 2))
+    weights = [0.1 * torch.randn(96, generator=source(seed)) for seed in (3, 4)]
+    plain, rows = torch.empty(9, 192, dtype=torch.bfloat16), torch.empty(9, 192, dtype=torch.bfloat16)
+    joined_offset_rmsnorm(left, right, *weights, 1e-6, plain)
+    triton_joined.joined_offset_rmsnorm(left, right, *weights, 1e-6, rows)
+    columns = columns_buffer(192, 9, "cpu")
+    triton_joined.joined_offset_rmsnorm(left, right, *weights, 1e-6, columns)
+    assert torch.equal(from_columns(columns, 9), rows)
+    assert_within(BF16_ROUNDED, rows, plain.double())
