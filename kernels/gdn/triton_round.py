@@ -57,6 +57,11 @@ def _add3(a, b, c, d, e, f):
 
 
 @triton.jit
+def _add6(a, b, c, d, e, f, g, h, i, j, k, l):  # noqa: E741
+    return a + g, b + h, c + i, d + j, e + k, f + l
+
+
+@triton.jit
 def _wrapped(at, ROWS: tl.constexpr):
     """at % ROWS for at < 2 ROWS"""
     return tl.where(at < ROWS, at, at - ROWS)
@@ -137,16 +142,15 @@ def _weights(ab, head, heads, hidden, STEPS: tl.constexpr, STEP: tl.constexpr):
 
 
 @triton.jit
-def _projected(loaded, weights, STEPS: tl.constexpr, STEP: tl.constexpr):
-    """a and b of a column."""
+def _summands(loaded, weights, STEPS: tl.constexpr, STEP: tl.constexpr):
+    """What to add up for a and b of a column, without the factor of its norm."""
     a = tl.zeros([STEP], tl.float32)
     b = tl.zeros([STEP], tl.float32)
     for i in tl.static_range(STEPS):
         wide = loaded[1 + i].to(tl.float32)
         a = tl.fma(wide, weights[2 * i].to(tl.float32), a)
         b = tl.fma(wide, weights[2 * i + 1].to(tl.float32), b)
-    a, b = tl.reduce((a, b), 0, _add2)
-    return a * loaded[0], b * loaded[0]
+    return a, b
 
 
 @triton.jit
@@ -244,16 +248,25 @@ def gdn_round(
 
     pair_now, gated_now = _column(first, second, b * columns, head, key_head, key_heads, heads, DK, DV)
     inputs = _inputs(x, squares, capacity, b * columns, x_plane, x_width, hidden, x_eps, STEPS, STEP)
-    a, beta = _projected(inputs, weights, STEPS, STEP)
-    a_all = tl.zeros([COLUMNS], tl.float32) + a
-    b_all = tl.zeros([COLUMNS], tl.float32) + beta
-    for step in tl.range(1, columns, num_stages=1):
-        t = b * columns + step
-        inputs = _inputs(x, squares, capacity, t, x_plane, x_width, hidden, x_eps, STEPS, STEP)
+    a, beta = tl.reduce(_summands(inputs, weights, STEPS, STEP), 0, _add2)
+    a_all = tl.zeros([COLUMNS], tl.float32) + a * inputs[0]
+    b_all = tl.zeros([COLUMNS], tl.float32) + beta * inputs[0]
+    # Further columns by threes: what they read arrives together and their sums share exchanges between warps, of which
+    # each column would wait for its own. A sum is made as above, so no bit depends on its company.
+    for step in tl.range(1, columns, 3, num_stages=1):
         again = _weights(ab, head, heads, hidden, STEPS, STEP)  # from a cache; there are no registers to keep them
-        a, beta = _projected(inputs, again, STEPS, STEP)
-        a_all = tl.where(tl.arange(0, COLUMNS) == step, a, a_all)
-        b_all = tl.where(tl.arange(0, COLUMNS) == step, beta, b_all)
+        factors = ()
+        summands = ()
+        for i in tl.static_range(3):
+            t = b * columns + tl.minimum(step + i, columns - 1)
+            inputs = _inputs(x, squares, capacity, t, x_plane, x_width, hidden, x_eps, STEPS, STEP)
+            factors = factors + (inputs[0],)
+            summands = summands + _summands(inputs, again, STEPS, STEP)
+        sums = tl.reduce(summands, 0, _add6)
+        for i in tl.static_range(3):
+            mine = tl.arange(0, COLUMNS) == step + i
+            a_all = tl.where(mine, sums[2 * i] * factors[i], a_all)
+            b_all = tl.where(mine, sums[2 * i + 1] * factors[i], b_all)
     # Rounded like every output of a linear map.
     logs = log_decay(a_all.to(tl.bfloat16).to(tl.float32), rate, bias)
     betas = 1.0 / (1.0 + tl.exp(-b_all.to(tl.bfloat16).to(tl.float32)))

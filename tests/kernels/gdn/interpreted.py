@@ -22,7 +22,7 @@ GENERIC = interpreter.ReduceOps.generic_reduce
 
 def several_sums(self: Any, values: Any) -> Any:
     """The sums of several vectors at once, which the interpreter would add element by element in Python."""
-    if self.combine_fn not in (triton_round._add2, triton_round._add3):
+    if self.combine_fn not in (triton_round._add2, triton_round._add3, triton_round._add6):
         return GENERIC(self, values)
     return [self.to_tensor(np.sum(value.handle.data, dtype=np.float32), value.dtype) for value in values]
 
