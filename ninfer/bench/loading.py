@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ninfer.artifact.binder import BoundArtifact, bind
+from ninfer.artifact.binder import BoundArtifact
 from ninfer.artifact.container import Artifact
 from ninfer.bench.report import Json
+from ninfer.config import EngineSettings
 from ninfer.embedded import ARTIFACT
 from ninfer.engine.engine import Engine
+from ninfer.engine.loading import bind_for
 from ninfer.errors import StartupError
 from ninfer.text.tokenizer import Tokenizer
 
@@ -40,13 +42,16 @@ class Model:
 
 
 @contextmanager
-def open_model(path: Path | None) -> Iterator[Model]:
-    """The artifact at a path, or the embedded one. Raises StartupError or ArtifactError."""
+def open_model(path: Path | None, settings: EngineSettings | None = None) -> Iterator[Model]:
+    """The artifact at a path, or the embedded one, with what an engine of these settings reads of it.
+
+    Raises StartupError or ArtifactError.
+    """
     where = ARTIFACT if path is None else path
     if not where.is_file():
         raise StartupError(f"the model {where} is not a file")
     with Artifact.open(where) as artifact:
-        bound = bind(artifact)
+        bound = bind_for(artifact, settings if settings is not None else EngineSettings())
         tokenizer = Tokenizer.from_resources(
             bound.resource("text", "tokenizer.json"),
             bound.optional_resource("text", "tokenizer_config.json"),

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     torch.zeros(1, device=device)  # the context is not the engine's
     torch.cuda.synchronize()
     before = torch.cuda.mem_get_info(device)[0]
-    with open_model(Path(parsed.artifact)) as model:
+    with open_model(Path(parsed.artifact), settings) as model:
         try:
             engine = DeviceEngine.load(model.bound, settings, model.tokenizer.id_count)
         except StartupError as error:

@@ -440,6 +440,25 @@ class DeviceEngine(KeepsStates):
         """The rounds of one lane, two lanes, and so on."""
         return self._workspace.rounds
 
+    @property
+    def draft_rounds(self) -> Mapping[tuple[int, int], DraftRound]:
+        """Rounds with guesses, by lanes and guesses per lane."""
+        return self._drafting.rounds if self._drafting is not None else {}
+
+    @torch.inference_mode()
+    def tell_draft_round(self, lanes: int, drafts: int) -> None:
+        """Write inputs of a round of the first lanes from where they stand, with all of the drafter's guesses."""
+        assert self._drafting is not None
+        slot = self._slot()
+        rows = [_Row(number, lane.frontier, lane.state_block) for number, lane in enumerate(self._lanes[:lanes])]
+        wishes = [
+            LaneDrafts(row.lane, row.position, self._unseen[row.lane], drafts, None, (0.5,) * (1 + drafts))
+            for row in rows
+        ]
+        slot.drafts.fill(wishes, drafts, 1 + self._drafting.widest)
+        self._drafting.shared.inputs.storage.copy_(slot.drafts.storage)
+        self._tell(slot, rows)
+
     @torch.inference_mode()
     def assume_depth(self, number: int, setup: LaneSetup, tokens: int, pages: tuple[int, ...]) -> None:
         """Set a lane up as if it had read `tokens` tokens, a positive multiple of a page, into these pages. What is in
@@ -451,6 +470,7 @@ class DeviceEngine(KeepsStates):
         fill_lane(self._cache, number, torch.tensor(pages, device=self._device))
         lane = self._lanes[number]
         lane.frontier, lane.state_block = tokens, tokens // PAGE_TOKENS
+        self._unseen[number] = (0,)
 
     @torch.inference_mode()
     def extra_round(self, rows: int, per_lane: int) -> Round:
