@@ -32,6 +32,7 @@ from ninfer.actors.runtime.replies import send_last
 from ninfer.actors.slots import SlotOrder, SlotQuery, slot_refusal
 from ninfer.actors.timeline import Timelines
 from ninfer.errors import EngineFailure
+from ninfer.ledger import Ledger
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler.events import Arrived, Event, Prepared, Released, SlotAsked
 from ninfer.scheduler.machine import Scheduler
@@ -60,6 +61,10 @@ class Office(Protocol):
 
     def exit(self, status: int, message: str) -> None:
         """End the process."""
+        ...
+
+    def save_evicted(self, file: str, order: cmd.ReadSession, ledger: Ledger) -> None:
+        """Write a session that is about to be displaced back to its file."""
         ...
 
     def wake_at(self, at: float) -> None:
@@ -184,6 +189,7 @@ class SchedulerActor:
                 query.tokens,
                 query.blocks,
                 query.checkpoints,
+                query.file,
             )
         )
 
@@ -289,6 +295,11 @@ class SchedulerActor:
     def _answer_slot(self, command: SlotOrder, _now: float) -> None:
         self._slots.pop(command.ticket).answer(command)
 
+    def _save_evicted(self, command: cmd.SaveEvicted, _now: float) -> None:
+        ledger = self._ledgers[command.read.lane]
+        assert ledger is not None, "a lane with a session has its tokens"
+        self._office.save_evicted(command.file, command.read, ledger)
+
     def _refuse_slot(self, command: cmd.RefuseSlot, _now: float) -> None:
         self._slots.pop(command.ticket).refuse(slot_refusal(command.code))
 
@@ -315,4 +326,5 @@ PERFORM: dict[type[Any], Callable[[SchedulerActor, Any, float], None]] = {
     cmd.Erased: SchedulerActor._answer_slot,
     cmd.ReadSession: SchedulerActor._answer_slot,
     cmd.WriteSession: SchedulerActor._answer_slot,
+    cmd.SaveEvicted: SchedulerActor._save_evicted,
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
+import structlog
 
 from ninfer.actors.device import DeviceGateway
 from ninfer.actors.engine import EngineLike
@@ -32,7 +33,7 @@ from ninfer.errors import (
 )
 from ninfer.ledger import Ledger, PromptIdentity
 from ninfer.scheduler import commands as cmd
-from ninfer.scheduler.events import SlotDone
+from ninfer.scheduler.events import SlotDone, SlotWritten
 from ninfer.snapshots.format import Session, Snapshot, SnapshotConfig, StoredImage
 from ninfer.snapshots.reader import Limits, read_snapshot
 from ninfer.snapshots.writer import write_snapshot
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from ninfer.actors.gateway import SchedulerMessage
 
 T = TypeVar("T")
+
+log = structlog.get_logger(__name__)
 
 # One action per lane can be under way; the rest waits here.
 CAPACITY = 64
@@ -69,7 +72,11 @@ class SlotQuery:
     tokens: int = 0
     blocks: tuple[str, ...] = ()
     checkpoints: tuple[int, ...] = ()
+    file: str = ""
 
+
+# State, pages, and turn checkpoints of a session.
+_Read = tuple[memoryview, memoryview, list[StoredImage]]
 
 SlotOrder = cmd.Erased | cmd.ReadSession | cmd.WriteSession
 
@@ -149,40 +156,74 @@ class SlotPersistenceActor:
     # --- save ------------------------------------------------------------------------------------------------------
 
     async def _save(self, files: SlotFolder, message: SaveSlot, begun: float) -> SlotOutcome:
-        order = await self._ask(SlotQuery(message.lane, "save", message.if_digest))
+        order = await self._ask(SlotQuery(message.lane, "save", message.if_digest, file=message.filename))
         assert isinstance(order, cmd.ReadSession)
         ok = False
         try:
             ledger, engine = self._ledgers[message.lane], self.engine
             assert ledger is not None, "a lane with a session has its tokens"
             assert engine is not None, "sessions exist only with an engine"
-            config = files.config(engine)
-            state, pages, checkpoints = await self._on_device(lambda: self._read(engine, order), SlotSaveFailed)
-
-            def write() -> tuple[int, str]:
-                snapshot = Snapshot(
-                    config=config,
-                    session=Session(order.tokens, order.executed, order.state, order.state),
-                    ledger=ledger.ids(order.tokens),
-                    state=state,
-                    checkpoint=checkpoints[-1] if checkpoints else None,
-                    pages=pages,
-                    ring=tuple(checkpoints[:-1]),
-                )
-                written = write_snapshot(files.folder, message.filename, snapshot, is_right=lambda: self._holds(order))
-                return written, ledger.digest(order.tokens)
-
-            written, digest = await anyio.to_thread.run_sync(write)
+            read = await self._read(engine, order)
+            written, digest = await self._write(files, message.filename, order, ledger, read)
             ok = True
         finally:
             self._tell(SlotDone(order.ticket, message.lane, ok))
         return SlotOutcome(order.tokens, written, digest, self._now() - begun)
 
+    async def save_evicted(self, filename: str, order: cmd.ReadSession, ledger: Ledger) -> None:
+        """Write a session back to its file that is displaced as soon as it has been read. A stop waits for it."""
+        files, engine = self._files, self.engine
+        assert files is not None, "only a session that has a file is written back"
+        assert engine is not None, "sessions exist only with an engine"
+        was_read = written = False
+        with anyio.CancelScope(shield=True):
+            try:
+                state, pages, checkpoints = await self._read(engine, order)
+                # Images may be overwritten as soon as the session is displaced; pages are copies.
+                copies = [(frontier, memoryview(bytes(image))) for frontier, image in checkpoints]
+                read = memoryview(bytes(state)), pages, copies
+                was_read = True
+                self._tell(SlotDone(order.ticket, order.lane, True))
+                size, _digest = await self._write(files, filename, order, ledger, read)
+                written = True
+                log.info("slot auto-save", file=filename, n_saved=order.tokens, bytes=size)
+            except NinferError as error:
+                log.error("slot auto-save FAILED", file=filename, reason=str(error))
+            finally:
+                if not was_read:
+                    self._tell(SlotDone(order.ticket, order.lane, False))
+                self._tell(SlotWritten(order.ticket, written))
+
+    async def _write(
+        self, files: SlotFolder, filename: str, order: cmd.ReadSession, ledger: Ledger, read: _Read
+    ) -> tuple[int, str]:
+        """What was read to a file; returns its size and the session's digest."""
+        assert self.engine is not None
+        config, (state, pages, checkpoints) = files.config(self.engine), read
+
+        def write() -> tuple[int, str]:
+            snapshot = Snapshot(
+                config=config,
+                session=Session(order.tokens, order.executed, order.state, order.state),
+                ledger=ledger.ids(order.tokens),
+                state=state,
+                checkpoint=checkpoints[-1] if checkpoints else None,
+                pages=pages,
+                ring=tuple(checkpoints[:-1]),
+            )
+            size = write_snapshot(files.folder, filename, snapshot, is_right=lambda: self._holds(order))
+            return size, ledger.digest(order.tokens)
+
+        return await anyio.to_thread.run_sync(write)
+
+    async def _read(self, engine: EngineLike, order: cmd.ReadSession) -> _Read:
+        return await self._on_device(lambda: self._read_now(engine, order), SlotSaveFailed)
+
     def _holds(self, order: cmd.ReadSession) -> bool:
         """Whether no step has failed since the order was given, so that what it names was there to be read."""
         return self._faults() == order.faults
 
-    def _read(self, engine: EngineLike, order: cmd.ReadSession) -> tuple[memoryview, memoryview, list[StoredImage]]:
+    def _read_now(self, engine: EngineLike, order: cmd.ReadSession) -> _Read:
         """On the device thread. A step that failed before is known here, and so is a reset."""
         if self._device.failed or not self._holds(order):
             raise SlotSaveFailed("The device has failed, and the session with it.")
@@ -213,7 +254,7 @@ class SlotPersistenceActor:
         images = _images_of(snapshot)
         blocks = identity.blocks[: session.state_frontier // PAGE_TOKENS]
         checkpoints = tuple(frontier for frontier in sorted(images) if 0 < frontier < session.state_frontier)
-        query = SlotQuery(message.lane, "restore", None, session.tokens, blocks, checkpoints)
+        query = SlotQuery(message.lane, "restore", None, session.tokens, blocks, checkpoints, message.filename)
         order = await self._ask(query)
         assert isinstance(order, cmd.WriteSession)
         ok = False

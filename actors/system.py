@@ -30,7 +30,8 @@ from ninfer.actors.slots import SlotFolder, SlotPersistenceActor
 from ninfer.actors.warmup import warm_up
 from ninfer.config import SchedulerSettings
 from ninfer.errors import ActorStopped, NinferError
-from ninfer.ledger import BlockNames
+from ninfer.ledger import BlockNames, Ledger
+from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.transitions import LaneState
@@ -214,6 +215,10 @@ class System:
             return
         self._status, self.last_words = status, message
         self._over.set()
+
+    def save_evicted(self, file: str, order: cmd.ReadSession, ledger: Ledger) -> None:
+        """Write a session that is about to be displaced back to its file."""
+        self._start(self.slots.save_evicted, file, order, ledger)
 
     def wake_at(self, at: float) -> None:
         """Send a tick at this time, instead of the one asked for before."""

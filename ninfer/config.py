@@ -72,6 +72,7 @@ class SchedulerSettings:
     prefix_reuse           whether what earlier requests have read is gone on from
     images                 state images that there is room for; `host_pages` the same for pages in host memory
     turn_checkpoints       size of a session's ring of earlier turn checkpoints
+    auto_save              whether a session that has a slot file goes back there before its lane or pages are taken
     max_shared_prefixes    images of beginnings that are kept for other conversations
     draft_tokens           most guesses of the engine's own per row of a round
     copied_tokens          most guesses that are copied from the request's own text instead
@@ -92,6 +93,7 @@ class SchedulerSettings:
     images: int = 0
     host_pages: int = 0
     turn_checkpoints: int = 0
+    auto_save: bool = False
     max_shared_prefixes: int = 4
     draft_tokens: int = 0
     copied_tokens: int = 0

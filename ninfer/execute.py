@@ -176,6 +176,8 @@ class Executor(Onlooker):
                 self._engine.transfer(command.before)
                 if command.capture:
                     self._engine.capture(command.lane, command.image)
+            case cmd.SaveEvicted():
+                self._obey(number, command.read)
             case cmd.WriteSession():
                 self.stopped_at = number, "a slot file is restored there, and what is in it is not in the log"
 

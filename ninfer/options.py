@@ -53,7 +53,7 @@ TO_COME = frozenset(
     --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections
     --lookup-ngram --vision --vision-max-tokens --vision-limit --vision-max-merged --vision-residency
     --media-cache-mib --media-live-mib --media-preprocess-threads --context-cost-presets
-    --auto-save-evicted --auto-host-cache
+    --auto-host-cache
     --host-cache-reserve-mib --host-cache-max-mib --host-cache-percent --device-state-slots
     --auto-prefix-grid --context-store --graft --default-graft
     --default-thinking-budget --repetition-guard --repetition-guard-window
@@ -232,6 +232,7 @@ OPTIONS: dict[str, _Option] = {
         "N", "guess that text which repeats goes on as before, up to so many, 0..15 (0)", _integer(0, MOST_DRAFTS)
     ),
     "--slot-save-path": _Option("DIR", "folder of session files; turns slot actions on", _path),
+    "--auto-save-evicted": _Option("", "write a session back to its slot file before it is displaced"),
     "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
     "--max-output-tokens": _Option("N", "upper bound of every output limit", _integer(1)),
     "--no-thinking": _Option("", "answer without thinking unless a request asks for it"),
@@ -349,6 +350,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
     for name in ("--turn-checkpoints", "--max-shared-prefixes", "--host-kv-cache-mib"):
         if not reuse and values.get(name):
             raise OptionError(f"{name} needs prefix reuse, which --no-prefix-reuse turns off")
+    if "--auto-save-evicted" in values and "--slot-save-path" not in values:
+        raise OptionError("--auto-save-evicted needs --slot-save-path")
     if values.get("--stats-port") == values.get("--port", 8080):
         raise OptionError("--stats-port has to be another port than --port")
     max_context = values.get("--max-context", 8192)
@@ -390,6 +393,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             prefix_reuse=reuse,
             images=images,
             turn_checkpoints=values.get("--turn-checkpoints", 0),
+            auto_save="--auto-save-evicted" in values,
             max_shared_prefixes=values.get("--max-shared-prefixes", 4) if reuse else 0,
             # Where a round begins is known when the last one has landed.
             steps_ahead=0 if own or copied else 1,

@@ -14,8 +14,6 @@ _NOTHING_YET: tuple[tuple[str, str, Value], ...] = (
     ("ninfer:draft_accepted_tokens_total", COUNTER, 0),
     ("ninfer:draft_rounds_total", COUNTER, 0),
     ("ninfer:draft_fallback_steps_total", COUNTER, 0),
-    ("ninfer:slot_auto_saves_total", COUNTER, 0),
-    ("ninfer:slot_auto_save_failures_total", COUNTER, 0),
 )
 # Admissions by the source of the prompt's beginning (14.2).
 REUSE_PATHS = (
@@ -145,6 +143,8 @@ def _kept(counts: KeptView, kept: Kept) -> list[Series]:
         _one("ninfer:slot_saves_total", COUNTER, counts.saves),
         _one("ninfer:slot_restores_total", COUNTER, counts.restores),
         _one("ninfer:slot_erases_total", COUNTER, counts.erases),
+        _one("ninfer:slot_auto_saves_total", COUNTER, counts.auto_saves),
+        _one("ninfer:slot_auto_save_failures_total", COUNTER, counts.auto_save_failures),
     ]
 
 

@@ -202,6 +202,16 @@ class ReadSession:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveEvicted:
+    """Write a session back to its file before it is displaced: ``SlotDone`` follows when it is read, then
+    ``SlotWritten``.
+    """
+
+    file: str
+    read: ReadSession
+
+
+@dataclass(frozen=True, slots=True)
 class WriteSession:
     """Fill pages and images from a file that has been checked.
 
@@ -237,5 +247,6 @@ Command = (
     | Forget
     | Erased
     | ReadSession
+    | SaveEvicted
     | WriteSession
 )

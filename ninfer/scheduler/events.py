@@ -196,6 +196,7 @@ class SlotAsked:
 
     action      `save`, `restore` or `erase`
     expected    whether the session is the one that was named, if one was
+    file        name of the file of a save or a restore: the session belongs to it from then on
     tokens, blocks, checkpoints
                 of a file to be restored, which has been checked: its ledger, and frontiers of its turn checkpoints
     """
@@ -207,6 +208,15 @@ class SlotAsked:
     tokens: int = 0
     blocks: tuple[str, ...] = ()
     checkpoints: tuple[int, ...] = ()
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotWritten:
+    """What was read for ``SaveEvicted`` is in its file, or could not be written."""
+
+    ticket: int
+    ok: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,4 +249,5 @@ Event = (
     | EngineLost
     | SlotAsked
     | SlotDone
+    | SlotWritten
 )

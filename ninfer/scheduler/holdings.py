@@ -47,6 +47,8 @@ class Session:
     tip        the deepest of its blocks
     resident   the block behind which the lane's own state stands; None if that is of no use
     retained   when it was, for the choice of lanes; larger is later
+    file       where it was saved to or restored from; empty for nowhere
+    changed    whether the file has less of it
     """
 
     number: int
@@ -55,6 +57,8 @@ class Session:
     tip: Node
     resident: Node | None
     retained: int
+    file: str = ""
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,7 @@ class Hold:
     image      promised to it until its state is restored
     captures   states that its prompt passes and that are to be stored: depth in blocks and kind
     storing    depths of those that a step in flight stores
+    file       that the session which it continues belongs to
     """
 
     session: int = 0
@@ -103,6 +108,7 @@ class Hold:
     storing: set[int] = field(default_factory=set)
     begun: bool = False
     needed: int = 0
+    file: str = ""
 
     def owner_of(self, kind: ImageKind) -> int | None:
         """The session that an image of a kind belongs to; None if it is for everybody."""
@@ -158,8 +164,33 @@ class Holdings:
             plan.image.users += 1
         self.make_room(needed)
         self.pages.reserve(request.id, needed)
-        self._holds[request.id] = Hold(path=list(plan.path), image=plan.image, needed=needed)
+        # It follows the session also where blocks that it does not need are given up for it.
+        file = displaced.file if displaced is not None and plan.continues(displaced) else ""
+        self._holds[request.id] = Hold(path=list(plan.path), image=plan.image, needed=needed, file=file)
         return plan.lane
+
+    def unsaved(self, request: Request, idle: Sequence[int]) -> int | None:
+        """A lane whose session has to go to its file before the request is admitted, which displaces it or takes its
+        blocks; None if there is none, or the request cannot be admitted anyway.
+        """
+        plan = self._choose(request, idle)
+        displaced = self.sessions[plan.lane]
+        if displaced is not None and displaced.file and displaced.changed and not plan.continues(displaced):
+            return plan.lane
+        short = request.pages - self._resident_pages(plan.path) - self.pages.available
+        return self.endangered(short, plan.path, [lane for lane in idle if lane != plan.lane])
+
+    def endangered(self, short: int, path: Sequence[Node], lanes: Iterable[int]) -> int | None:
+        """One of these lanes whose session has to go to its file before so many pages are taken with `path` in use."""
+        if not 0 < short <= self.tree.evictable:
+            return None
+        for lane in lanes:
+            session = self.sessions[lane]
+            if session is None or not session.file or not session.changed or session.tip.users:
+                continue
+            if session.tip.depth and not self.tree.survives(session.tip, short, path):
+                return lane
+        return None
 
     def _choose(self, request: Request, idle: Iterable[int]) -> Plan:
         """The idle lane that reuses most; of equal ones the one whose session is the smallest loss (14.3)."""
@@ -468,7 +499,7 @@ class Holdings:
         # What was drawn after the end is a history of its own: the session ends before it.
         path = hold.path[: tokens // PAGE_TOKENS]
         executed = min(request.executed, tokens)
-        self.retain(request.lane, hold.session, tokens, executed, path, self._standing(request))
+        self.retain(request.lane, hold.session, tokens, executed, path, self._standing(request)).file = hold.file
         return True
 
     def _standing(self, request: Request) -> int:
@@ -476,10 +507,12 @@ class Holdings:
 
     def retain(
         self, lane: int, number: int, tokens: int, executed: int, path: Sequence[Node], standing: int | None
-    ) -> None:
+    ) -> Session:
         """Let a lane retain a session; `standing` is the block at whose start the lane's own state is, if any."""
         resident = path[standing - 1] if standing and standing <= len(path) else None
-        self.sessions[lane] = Session(number, tokens, executed, self._tip(path), resident, self.new_session())
+        session = Session(number, tokens, executed, self._tip(path), resident, self.new_session(), changed=True)
+        self.sessions[lane] = session
+        return session
 
     def new_session(self) -> int:
         """A number that no session has had."""

@@ -67,7 +67,7 @@ class Scheduler:
         self.flight = Flight()
         self.lanes = [LaneState.EMPTY] * settings.lanes
         self.holdings = Holdings(settings)
-        self.slots = Slots(self.holdings, self.lanes, self._move_lane, self._say)
+        self.slots = Slots(self.holdings, self.lanes, self._move_lane, self._say, auto_save=settings.auto_save)
         self.requests: dict[int, Request] = {}
         self._queue: list[Request] = []
         self._sharing = Sharing(settings)
@@ -431,10 +431,19 @@ class Scheduler:
         self._drop_lost()
         self._may_admit = True
 
+    def _on_slot_written(self, event: ev.SlotWritten) -> None:
+        self.slots.written(event)
+        self._ask_slots_again()
+
+    def _ask_slots_again(self) -> None:
+        for event in self.slots.deferred():
+            self._on_slot_asked(event)
+        self._may_admit = True
+
     def _on_slot_done(self, event: ev.SlotDone) -> None:
         self.slots.done(event)
         self._drop_lost()
-        self._may_admit = True
+        self._ask_slots_again()
 
     # --- what comes next -------------------------------------------------------------------------------------------
 
@@ -485,9 +494,18 @@ class Scheduler:
         leaving = (other for other in self.requests.values() if other.state in VACATING)
         return any(other.blocks[:1] == request.blocks[:1] != [] for other in leaving)
 
+    def _saves_first(self, request: Request, idle: list[int]) -> bool:
+        """Whether a session has to be read for its file before the request may displace it."""
+        while (lane := self.holdings.unsaved(request, idle)) is not None:
+            if self.slots.save_first(lane):
+                return True
+        return False
+
     def _admit_one(self, idle: list[int]) -> bool:
         head, *others = candidates(self._queue, self._now)
-        if self._comes_back(head):
+        if self._comes_back(head) or self.slots.holds_up:
+            return False
+        if self.settings.auto_save and self._saves_first(head, idle):
             return False
         for request in (head, *others):
             lane = self.holdings.admit(request, idle, head=request is head)
@@ -616,4 +634,5 @@ HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {
     ev.EngineLost: Scheduler._on_engine_lost,
     ev.SlotAsked: Scheduler._on_slot_asked,
     ev.SlotDone: Scheduler._on_slot_done,
+    ev.SlotWritten: Scheduler._on_slot_written,
 }

@@ -163,6 +163,17 @@ class PrefixTree:
         node.page = page
         self._release_place(node)
 
+    def survives(self, node: Node, count: int, path: Sequence[Node]) -> bool:
+        """Whether a block that nobody uses is certain to be there still, on the device or in host memory, when so many
+        pages have been taken while `path` is in use.
+        """
+        on_path = {id(step) for step in path}
+        older = [n for n in self.nodes() if n.users == 0 and n.used < node.used and id(n) not in on_path]
+        parked = sum(n.page is None for n in older)
+        # A page needs a place at once, so what is still on the device makes no room for what is in host memory.
+        before = parked + (len(older) - parked if node.page is not None else 0)
+        return count <= len(self._free_places) + before
+
     def hold(self, places: Sequence[int]) -> None:
         """Nothing else is written to these places, whose blocks the caller uses, until :meth:`let_go`."""
         self._held.update(places)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
-from ninfer.scheduler.events import SlotAsked, SlotDone
+from ninfer.scheduler.events import SlotAsked, SlotDone, SlotWritten
 from ninfer.scheduler.holdings import Holdings, path_to
 from ninfer.scheduler.images import Image, ImageKind
 from ninfer.scheduler.prefixes import Node
@@ -28,6 +28,8 @@ class _Job:
     images          that are read or written, with the depth of each
     places          in host memory that a save reads
     faults          how many the engine had had when it began
+    file            that the session belongs to once it is done
+    evicted         whether the save is of a session that is about to be displaced
     """
 
     ticket: int
@@ -38,12 +40,15 @@ class _Job:
     blocks: tuple[str, ...] = ()
     pages: tuple[int, ...] = ()
     places: tuple[int, ...] = ()
+    file: str = ""
+    evicted: bool = False
 
 
 class Slots:
     """Moves lanes between RETAINED, SAVING and RESTORING; `say` gives a command.
 
     saves, restores, erases   that were done since the start
+    auto_saves, auto_save_failures   of sessions that were about to be displaced
     """
 
     def __init__(
@@ -52,12 +57,20 @@ class Slots:
         lanes: list[LaneState],
         move: Callable[[int, LaneSignal], None],
         say: Callable[[cmd.Command], None],
+        *,
+        auto_save: bool,
     ) -> None:
         self._holdings, self._lanes, self._move, self._say = holdings, lanes, move, say
         self._jobs: dict[int, _Job] = {}
         self.saves = 0
         self.restores = 0
         self.erases = 0
+        self.auto_saves = 0
+        self.auto_save_failures = 0
+        self._auto_save = auto_save
+        self._auto_ticket = 0  # counts down: tickets of those who ask are positive
+        self._writing: dict[int, int] = {}  # ticket of what is being written to a file, and number of its session
+        self._deferred: list[SlotAsked] = []
 
     @staticmethod
     def owner(lane: int) -> int:
@@ -95,14 +108,76 @@ class Slots:
             self._say(cmd.Forget(event.lane))
         self._say(cmd.Erased(event.ticket, event.lane, tokens))
 
+    # --- before a session is displaced -----------------------------------------------------------------------------
+
+    @property
+    def holds_up(self) -> bool:
+        """A session that is about to be displaced is being read; until then nobody else may be."""
+        return any(job.evicted for job in self._jobs.values())
+
+    def save_first(self, lane: int) -> bool:
+        """Whether to wait until the lane's session has been read for its file; else it cannot be, and that is told.
+
+        One of them is read or written at a time, so that no more than one lies in memory.
+        """
+        if self.holds_up or self._writing:
+            return True
+        session = self._holdings.sessions[lane]
+        assert session is not None
+        read = self._begin_save(self._auto_ticket - 1, lane, session.file, evicted=True)
+        if read is None:
+            session.changed = False
+            self.auto_save_failures += 1
+            return False
+        self._auto_ticket -= 1
+        self._writing[read.ticket] = session.number
+        self._say(cmd.SaveEvicted(session.file, read))
+        return True
+
+    def written(self, event: SlotWritten) -> None:
+        """The file is there, or could not be written; then the next occasion is taken."""
+        number = self._writing.pop(event.ticket, None)
+        if number is None:
+            raise IllegalTransition(f"a file was written for nobody: ticket {event.ticket}")
+        self.auto_saves += event.ok
+        self.auto_save_failures += not event.ok
+        for session in self._holdings.sessions:
+            if session is not None and session.number == number and not event.ok:
+                session.changed = True
+
+    def deferred(self) -> list[SlotAsked]:
+        """Restores that have waited for such a save, to be asked for again."""
+        waiting, self._deferred = self._deferred, []
+        return waiting
+
+    def _has_to_wait(self, event: SlotAsked, short: int, path: list[Node]) -> bool:
+        """Whether a restore waits until sessions that it displaces are saved."""
+        if not self._auto_save:
+            return False
+        session = self._holdings.sessions[event.lane]
+        if session is not None and session.file and session.changed and self.save_first(event.lane):
+            return True
+        retained = [lane for lane, state in enumerate(self._lanes) if state is LaneState.RETAINED]
+        while (lane := self._holdings.endangered(short, path, retained)) is not None:
+            if self.save_first(lane):
+                return True
+        return False
+
     # --- save ------------------------------------------------------------------------------------------------------
 
     def _save(self, event: SlotAsked) -> None:
-        lane, holdings = event.lane, self._holdings
+        read = self._begin_save(event.ticket, event.lane, event.file, evicted=False)
+        if read is None:
+            self._refuse(event, SAVE_FAILED)
+        else:
+            self._say(read)
+
+    def _begin_save(self, ticket: int, lane: int, file: str, *, evicted: bool) -> cmd.ReadSession | None:
+        """None, and nothing done, if there is no session or none whose state is there."""
+        holdings = self._holdings
         session = holdings.sessions[lane]
         if session is None or session.tokens < LEAST_TOKENS:
-            self._refuse(event, SAVE_FAILED)
-            return
+            return None
         node = self._state_of(lane)
         path = path_to(node)
         # A block with a page is never behind one without.
@@ -115,8 +190,7 @@ class Slots:
         if capture:
             image = holdings.images.take(ImageKind.FRONTIER, session.number)
         if not ends_here or (capture and image is None):
-            self._refuse(event, SAVE_FAILED)
-            return
+            return None
         if capture and image is not None:
             holdings.images.attach(image, node)
         checkpoints = self._checkpoints(lane, node)
@@ -125,23 +199,21 @@ class Slots:
         holdings.tree.hold(places)
         for _depth, kept in used:
             kept.users += 1
-        self._jobs[lane] = _Job(event.ticket, node, used, holdings.faults, places=places)
+        self._jobs[lane] = _Job(ticket, node, used, holdings.faults, places=places, file=file, evicted=evicted)
         self._move(lane, LaneSignal.SAVE)
-        self._say(
-            cmd.ReadSession(
-                event.ticket,
-                lane,
-                session.tokens,
-                session.executed,
-                node.depth * PAGE_TOKENS,
-                image.id if image is not None else -1,
-                capture,
-                pages,
-                places,
-                holdings.faults,
-                tuple((depth * PAGE_TOKENS, kept.id) for depth, kept in checkpoints),
-                holdings.transfers(),
-            )
+        return cmd.ReadSession(
+            ticket,
+            lane,
+            session.tokens,
+            session.executed,
+            node.depth * PAGE_TOKENS,
+            image.id if image is not None else -1,
+            capture,
+            pages,
+            places,
+            holdings.faults,
+            tuple((depth * PAGE_TOKENS, kept.id) for depth, kept in checkpoints),
+            holdings.transfers(),
         )
 
     def _state_of(self, lane: int) -> Node:
@@ -172,6 +244,9 @@ class Slots:
         path = [node for node in path if node.page is not None]
         node = path[-1] if path else holdings.tree.root
         missing = len(event.blocks) - len(path)
+        if self._has_to_wait(event, missing - holdings.pages.available, path):
+            self._deferred.append(event)
+            return
         holdings.tree.use(node)
         fits = missing <= holdings.pages.available + holdings.tree.evictable
         images = self._take_images(event, holdings.new_session()) if fits and event.blocks else ()
@@ -184,7 +259,9 @@ class Slots:
         self._say(cmd.Forget(lane))
         holdings.pages.reserve(self.owner(lane), missing)
         pages = holdings.pages.take(self.owner(lane), missing)
-        self._jobs[lane] = _Job(event.ticket, node, images, holdings.faults, event.tokens, event.blocks, pages)
+        self._jobs[lane] = _Job(
+            event.ticket, node, images, holdings.faults, event.tokens, event.blocks, pages, file=event.file
+        )
         self._move(lane, LaneSignal.RESTORE)
         frontiers = tuple((depth * PAGE_TOKENS, image.id) for depth, image in images)
         before = holdings.transfers()
@@ -223,7 +300,10 @@ class Slots:
         holdings.tree.leave(job.node)
         if job.faults == holdings.faults:  # else nothing is held any more
             holdings.tree.let_go(job.places)
-        self.saves += event.ok
+        session = holdings.sessions[event.lane]
+        if event.ok and session is not None:
+            session.file, session.changed = job.file, False
+        self.saves += event.ok and not job.evicted
         self._move(event.lane, LaneSignal.SAVED)
         if self._holdings.sessions[event.lane] is None:  # a fault meanwhile
             self._move(event.lane, LaneSignal.DROPPED)
@@ -238,7 +318,9 @@ class Slots:
             for depth, image in job.images:
                 number = image.session or number
                 holdings.images.attach(image, path[depth - 1])
-            holdings.retain(lane, number or holdings.new_session(), job.tokens, job.tokens, path, None)
+            number = number or holdings.new_session()
+            session = holdings.retain(lane, number, job.tokens, job.tokens, path, None)
+            session.file, session.changed = job.file, False
             self._move(lane, LaneSignal.RESTORED)
             self.restores += 1
         else:

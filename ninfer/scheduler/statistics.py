@@ -111,6 +111,7 @@ class KeptView:
     shared                 of them states of beginnings that conversations share; stored and dropped since the start
     turn_checkpoints       turn checkpoints of retained sessions
     saves, restores, erases   slot actions that were done
+    auto_saves, auto_save_failures   of sessions that were about to be displaced
     """
 
     host_pages: int
@@ -128,6 +129,8 @@ class KeptView:
     saves: int
     restores: int
     erases: int
+    auto_saves: int
+    auto_save_failures: int
 
 
 def kept_view(holdings: Holdings, slots: Slots) -> KeptView:
@@ -149,6 +152,8 @@ def kept_view(holdings: Holdings, slots: Slots) -> KeptView:
         saves=slots.saves,
         restores=slots.restores,
         erases=slots.erases,
+        auto_saves=slots.auto_saves,
+        auto_save_failures=slots.auto_save_failures,
     )
 
 

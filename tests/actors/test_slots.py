@@ -18,7 +18,7 @@ from ninfer.ledger import PromptIdentity
 from ninfer.scheduler.transitions import LaneState
 from ninfer.snapshots.format import KV_FORMATS, SnapshotConfig
 from ninfer.snapshots.reader import Limits
-from tests.support.engines import FakeEngine
+from tests.support.engines import FakeBuilder, FakeEngine
 from tests.support.system import TOKENIZER, Running, collect, echo, last, request_for, running
 
 pytestmark = pytest.mark.asyncio
@@ -86,3 +86,40 @@ async def test_what_is_read_behind_a_failed_step_is_no_file(tmp_path: Path, when
         await ticket.release()
     assert [refusal.code for refusal in refusals] == ["slot_save_failed"]
     assert os.listdir(tmp_path) == []
+
+
+async def test_three_sessions_that_take_turns_on_one_lane_lose_nothing(tmp_path: Path) -> None:
+    settings = SchedulerSettings(lanes=1, images=4, auto_save=True)
+    builder = FakeBuilder(FakeEngine(echo), pages=128)
+    texts = [f"{word} " * 60 for word in ("alpha", "beta", "gamma")]
+    async with running(settings, builder=builder, engine=builder.engine, slots=folder(tmp_path)) as state:
+        gateway = state.system.gateway
+        digests = []
+        for number, text in enumerate(texts):
+            end = await answered(state, text, 1)
+            await gateway.act_on_slot(SaveSlot(0, f"{number}.bin", end.session_digest))
+            grown = await answered(state, text + "and more " * 40, 1)  # the next one displaces it
+            digests.append(grown.session_digest)
+        await answered(state, "something else", 1)
+        with anyio.fail_after(20):
+            while (counts := gateway.statistics().kept).auto_saves + counts.auto_save_failures < 3:
+                await anyio.lowlevel.checkpoint()
+        assert counts.auto_save_failures == 0
+        restored = [await gateway.act_on_slot(RestoreSlot(0, f"{number}.bin")) for number in range(3)]
+    assert [outcome.session_digest for outcome in restored] == digests
+
+
+async def test_a_file_that_cannot_be_written_back_is_counted_and_holds_nobody_up(tmp_path: Path) -> None:
+    settings = SchedulerSettings(lanes=1, images=4, auto_save=True)
+    async with running(settings, slots=folder(tmp_path)) as state:
+        gateway = state.system.gateway
+        await answered(state, "a b c d " * 40, 1)
+        await gateway.act_on_slot(SaveSlot(0, "a.bin", None))
+        await answered(state, "a b c d " * 60, 1)
+        os.unlink(tmp_path / "a.bin")
+        os.mkdir(tmp_path / "a.bin")
+        await answered(state, "something else", 1)
+        with anyio.fail_after(20):
+            while not gateway.statistics().kept.auto_save_failures:
+                await anyio.lowlevel.checkpoint()
+    assert os.listdir(tmp_path) == ["a.bin"]

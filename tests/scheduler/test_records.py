@@ -56,6 +56,7 @@ MESSAGES = [
     ),
     cmd.StartRound(3, (), (ParkPages((1, 2), (5, 6)),)),
     cmd.ReadSession(1, 0, 130, 129, 128, 3, True, (4,), (5,), 1, ((64, 2),)),
+    cmd.SaveEvicted("a.bin", cmd.ReadSession(-1, 0, 130, 129, 128, 3, True, (4,), (5,), 1, ((64, 2),))),
     cmd.WriteSession(1, 0, 130, 1, (5,), ((64, 2), (128, 3)), (ParkPages((5,), (0,)),)),
 ]
 

@@ -102,7 +102,7 @@ def test_many_requests_go_on_from_what_others_have_read() -> None:
     ways: Counter[str] = Counter()
     slots: Counter[str] = Counter()
     reused = read = parks = host_restores = 0
-    for seed in range(0, STORMS, 33):
+    for seed in range(0, STORMS, 29):
         storm = run_storm(seed)
         totals = storm.machine.statistics().totals
         ways.update(dict(totals.reuse))
@@ -117,5 +117,25 @@ def test_many_requests_go_on_from_what_others_have_read() -> None:
     assert reused > 0.12 * (reused + read)
     assert parks > 100
     assert host_restores > 5
-    for what in ("Erased", "ReadSession", "WriteSession", "Forget", BUSY, MISMATCH, SAVE_FAILED, RESTORE_FAILED):
+    for what in (
+        "Erased",
+        "ReadSession",
+        "WriteSession",
+        "Forget",
+        BUSY,
+        MISMATCH,
+        SAVE_FAILED,
+        RESTORE_FAILED,
+    ):
         assert slots[what] > 5, what
+
+
+class SavingStorm(Storm):
+    """Sessions are saved, restored and erased all the time."""
+
+    def gust(self, roll: float) -> None:
+        super().gust(0.97 if roll > 0.8 else roll)
+
+
+def test_sessions_go_back_to_their_files_before_they_are_displaced() -> None:
+    assert sum(run(SavingStorm(seed)).auto_saves for seed in range(0, 900, 3)) > 3

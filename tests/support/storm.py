@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ninfer.config import SchedulerSettings
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
+from ninfer.scheduler.holdings import Session
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.transitions import LaneState, Lifecycle
@@ -65,6 +67,7 @@ class SlotJob:
     order: cmd.ReadSession | cmd.WriteSession
     file: File
     faults: int
+    evicted: bool = False
 
 
 class Storm:
@@ -92,6 +95,7 @@ class Storm:
             host_pages=choose([0, 3, 50]),
             turn_checkpoints=choose([0, 1, 3]),
             max_shared_prefixes=choose([0, 1, 4]),
+            auto_save=seed % 3 == 0,
         )
         least = pages_for(context)
         self.pages = self.random.randint(max(least, lanes), least * lanes)
@@ -106,12 +110,14 @@ class Storm:
         self.ledgers: list[bytes | None] = [None] * lanes
         self.files: list[File] = []
         self.slot_jobs: dict[int, SlotJob] = {}
-        self.asked: File | None = None
+        self.asked: dict[int, File] = {}  # by ticket
         self.names: dict[bytes, str] = {}
         self.histories: dict[str, bytes] = {}
         self.refused = 0
         self.slot_refusals: set[str] = set()
         self.read_places = 0
+        self.writing: list[int] = []  # tickets of sessions that are being written back to their files
+        self.auto_saves = 0
         self.tickets = 0
         self.flight: deque[cmd.StartChunk | cmd.StartRound] = deque()
         self.counts: dict[int, int] = {}  # tokens that the round in flight draws, by request
@@ -123,8 +129,10 @@ class Storm:
         self.exits: list[cmd.Exit] = []
 
     def send(self, event: ev.Event) -> list[cmd.Command]:
+        before = list(self.machine.holdings.sessions)
         commands = self.machine.handle(event, self.now)
         self.decisions.append((self.now, event, commands))
+        self.check_displaced(event, before)
         for command in commands:
             self.obey(command)
         self.machine.audit()
@@ -165,6 +173,11 @@ class Storm:
                 assert self.ledgers[command.lane] is None
             case cmd.ReadSession():
                 self.read_session(command)
+            case cmd.SaveEvicted():
+                assert self.settings.auto_save
+                assert not self.writing
+                assert command.file
+                self.read_session(command.read, evicted=True)
             case cmd.WriteSession():
                 self.write_session(command)
             case _:
@@ -305,6 +318,17 @@ class Storm:
     def effective(self, client: Client) -> int:
         return min(client.limit, self.settings.max_context_tokens - client.prompt)
 
+    def check_displaced(self, event: ev.Event, before: Sequence[Session | None]) -> None:
+        """A session that has a file is not displaced before it has gone there, but for erasure and faults."""
+        holdings = self.machine.holdings
+        erased = isinstance(event, ev.SlotAsked) and event.action == "erase"
+        if erased or not holdings.trusted or not self.settings.auto_save:
+            return
+        followed = {r.lane for r in self.machine.requests.values() if r.lane is not None and holdings._holds[r.id].file}
+        for lane, (old, new) in enumerate(zip(before, holdings.sessions, strict=True)):
+            if old is not None and old is not new and old.file and old.tokens:
+                assert not old.changed or lane in followed
+
     def check_lanes(self) -> None:
         """What lanes were told that they retain is what the machine thinks they retain, and the device has it."""
         holdings = self.machine.holdings
@@ -357,12 +381,13 @@ class Storm:
         lane = self.random.randrange(self.settings.lanes)
         action = self.random.choice(["save", "save", "restore", "restore", "erase"])
         if action != "restore":
-            self.send(ev.SlotAsked(self.tickets, lane, action, expected=self.random.random() < 0.9))
+            expected = self.random.random() < 0.9
+            self.send(ev.SlotAsked(self.tickets, lane, action, expected=expected, file="saved"))
             return
-        self.asked = self.random.choice(self.files) if self.files and self.random.random() < 0.7 else self.made_up()
-        blocks = self.blocks(self.asked.ledger[: self.asked.state])
-        checkpoints = self.asked.checkpoints
-        self.send(ev.SlotAsked(self.tickets, lane, action, True, len(self.asked.ledger), blocks, checkpoints))
+        asked = self.random.choice(self.files) if self.files and self.random.random() < 0.7 else self.made_up()
+        self.asked[self.tickets] = asked
+        blocks, tokens = self.blocks(asked.ledger[: asked.state]), len(asked.ledger)
+        self.send(ev.SlotAsked(self.tickets, lane, action, True, tokens, blocks, asked.checkpoints, "saved"))
 
     def made_up(self) -> File:
         """A file from another server."""
@@ -371,7 +396,7 @@ class Storm:
         below = range(PAGE_TOKENS, state, PAGE_TOKENS)
         return File(ledger, state, tuple(sorted(self.random.sample(below, self.random.randint(0, min(2, len(below)))))))
 
-    def read_session(self, order: cmd.ReadSession) -> None:
+    def read_session(self, order: cmd.ReadSession, *, evicted: bool = False) -> None:
         ledger = self.ledgers[order.lane]
         assert ledger is not None
         for transfer in order.before:
@@ -388,7 +413,7 @@ class Storm:
         assert list(order.checkpoints) == sorted(order.checkpoints)
         frontiers = tuple(frontier for frontier, _image in order.checkpoints)
         assert all(0 < frontier < order.state for frontier in frontiers)
-        job = SlotJob(order, File(ledger, order.state, frontiers), self.memory.faults)
+        job = SlotJob(order, File(ledger, order.state, frontiers), self.memory.faults, evicted)
         self.check_read(job)
         self.begin_slot_job(job)
 
@@ -406,9 +431,8 @@ class Storm:
     def write_session(self, order: cmd.WriteSession) -> None:
         for transfer in order.before:
             self.memory.transfer(transfer)
-        assert self.asked is not None
         assert self.ledgers[order.lane] is None, "what the slot held is forgotten before it is written over"
-        file = self.asked
+        file = self.asked[order.ticket]
         assert order.tokens == len(file.ledger)
         assert order.skipped + len(order.pages) == file.state // PAGE_TOKENS
         frontiers = [frontier for frontier, _image in order.images]
@@ -445,7 +469,14 @@ class Storm:
                 self.memory.images[image] = file.ledger[:frontier]
         if ok and isinstance(order, cmd.WriteSession):
             self.ledgers[order.lane] = file.ledger
+        if job.evicted:
+            self.writing.append(order.ticket)
         self.send(ev.SlotDone(order.ticket, order.lane, ok))
+
+    def finish_writing(self) -> None:
+        ok = self.random.random() < 0.8
+        self.auto_saves += ok
+        self.send(ev.SlotWritten(self.writing.pop(), ok))
 
     # --- weather ---------------------------------------------------------------------------------------------------
 
@@ -526,10 +557,12 @@ class Storm:
         elif roll < 0.6:
             self.tickets += 1
             self.send(ev.Arrived(self.tickets))
-        elif roll < 0.95:
+        elif roll < (0.9 if self.settings.auto_save else 0.95):
             self.somebody_acts()
         elif roll < 0.995:
-            if self.slot_jobs and self.random.random() < 0.5:
+            if self.writing and self.random.random() < 0.5:
+                self.finish_writing()
+            elif self.slot_jobs and self.random.random() < 0.5:
                 self.finish_slot_job()
             else:
                 self.ask_slot()
@@ -580,6 +613,8 @@ class Storm:
                 self.send(ev.EngineReset())
             elif self.slot_jobs:
                 self.finish_slot_job()
+            elif self.writing:
+                self.finish_writing()
             elif any(not client.released for client in self.clients.values()):
                 self.finish_somebody()
             else:
@@ -590,6 +625,8 @@ class Storm:
                 self.send(ev.Released(request_id))
         while self.slot_jobs:
             self.finish_slot_job()
+        while self.writing:
+            self.finish_writing()
         if self.machine.lifecycle is Lifecycle.FAILED and not self.exits:
             self.now += 10.0
             self.send(ev.Tick())
