@@ -123,7 +123,10 @@ def _switch(thinking: Object | None, max_tokens: int | None) -> tuple[bool | Non
 
 
 def _check_unsupported(source: Object) -> None:
-    for name, asked in (("container", source.get("container")), ("mcp_servers", array(source, "mcp_servers"))):
+    container = source.get("container")
+    if container is not None and not isinstance(container, str | dict):
+        raise wrong("container", "a string or an object")
+    for name, asked in (("container", container), ("mcp_servers", array(source, "mcp_servers"))):
         if asked:
             raise refusal("parameter_not_supported", f"{name} is not supported", name)
     check_cache_control(source)

@@ -34,8 +34,8 @@ async def tokenize(service: Service, body: bytes) -> Response:
 
 
 def _encode(tokenizer: Tokenizer, source: Object) -> tuple[int, ...]:
-    content = text(source, "content")
-    content = content if content is not None else text(source, "prompt")
+    content, prompt = text(source, "content"), text(source, "prompt")
+    content = content if content is not None else prompt
     if content is None:
         raise wrong("content", "a string")
     # Nothing is put in front of or behind a text by this family, so `add_special` changes nothing.

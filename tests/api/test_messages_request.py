@@ -130,6 +130,7 @@ def test_what_agents_send_besides_is_ignored() -> None:
         ({"container": "c"}, "parameter_not_supported", "container"),
         ({"mcp_servers": [{}]}, "parameter_not_supported", "mcp_servers"),
         ({"mcp_servers": {}}, None, "mcp_servers"),
+        ({"container": False}, None, "container"),
         ({"metadata": 1}, None, "metadata"),
         ({"cache_control": "x"}, "parameter_not_supported", "cache_control"),
         ({"cache_control": {"type": "forever"}}, "invalid_value", "cache_control.type"),

@@ -65,6 +65,7 @@ async def test_texts_of_ids() -> None:
     [
         ("/tokenize", {}, 400, "content"),
         ("/tokenize", {"content": 1}, 400, "content"),
+        ("/tokenize", {"content": "a", "prompt": {}}, 400, "prompt"),
         ("/tokenize", {"content": "a", "parse_special": 1}, 400, "parse_special"),
         ("/tokenize", {"content": "a", "with_pieces": 1}, 400, "with_pieces"),
         ("/tokenize", b"[", 400, None),

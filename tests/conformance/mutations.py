@@ -56,9 +56,13 @@ NAMES = (
 def mutated(body: object, others: Sequence[object], draw: random.Random) -> bytes:
     """A changed copy as bytes; parts of the others may come in."""
     value = copy.deepcopy(body)
-    for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
-        value = _changed(value, others, draw)
-    data = json.dumps(value, ensure_ascii=draw.random() < 0.5, allow_nan=False).encode("utf-8", "surrogatepass")
+    try:
+        for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
+            value = _changed(value, others, draw)
+        text = json.dumps(value, ensure_ascii=draw.random() < 0.5, allow_nan=False)
+    except RecursionError:  # several nestings in one another
+        text = "[" * 3000
+    data = text.encode("utf-8", "surrogatepass")
     return _damaged(data, draw) if draw.random() < 0.1 else data
 
 

@@ -33,7 +33,7 @@ class CountRequest(Struct, kw_only=True):
     graft: str | None = None
     cache_control: Json | None = None
     metadata: Json | None = None
-    container: None = None
+    container: Annotated[str, Meta(max_length=0)] | Annotated[dict[str, Any], Meta(max_length=0)] | None = None
     mcp_servers: Annotated[list[Any], Meta(max_length=0)] | None = None
 
 
