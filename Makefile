@@ -7,7 +7,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test test-slow lint types tests coverage clients conformance browser format clean
+.PHONY: serve test test-slow lint types tests coverage clients conformance browser load format clean
 
 serve: .venv/ready-base
 	$(BIN)/ninfer-serve $(MODEL) $(ARGS)
@@ -46,6 +46,10 @@ conformance: .venv/ready-test
 # The dashboard in headless Chromium (the system's packages chromium and chromium-driver).
 browser: .venv/ready-test
 	$(BIN)/python -m pytest -m browser tests/browser
+
+# 500 clients of several kinds on 8 lanes for ten minutes, and the processor time of a streamed token.
+load: .venv/ready-base
+	$(BIN)/ninfer-bench load $(ARGS)
 
 format: .venv/ready-test
 	$(BIN)/ruff check --fix .
