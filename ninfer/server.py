@@ -17,6 +17,7 @@ from pathlib import Path
 
 import anyio
 import structlog
+from anyio import to_thread
 from anyio.abc import TaskStatus
 from hypercorn.asyncio import serve as serve_http
 from hypercorn.config import Config
@@ -30,6 +31,7 @@ from ninfer.api.operations import Operations
 from ninfer.api.service import Service
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
+from ninfer.constraints.compiler import Compiler
 from ninfer.engine.devices import with_device
 from ninfer.errors import StartupError
 from ninfer.keys import with_keys
@@ -96,6 +98,11 @@ def _prepare_slot_folder(settings: Settings) -> None:
         raise StartupError(f"--slot-save-path {folder} cannot be used: {error.strerror or error}") from None
     if removed:
         log.info("files that an earlier process left half written are removed", folder=str(folder), files=removed)
+
+
+async def _warm(compiler: Compiler) -> None:
+    """Beside the start, on a worker thread that nobody waits for."""
+    await to_thread.run_sync(compiler.warm, abandon_on_cancel=True)
 
 
 def _open_artifact(path: Path) -> Artifact:
@@ -220,6 +227,7 @@ class Server:
                 tasks.start_soon(task.run, may_listen, system.stop)
             if settings.log.stats_interval_s:
                 tasks.start_soon(self._report_throughput, system.gateway)
+            tasks.start_soon(_warm, model.compiler)
             status = await system.run(
                 may_listen.set, lambda: self._announce(builder, artifact_bytes, time.monotonic() - begun)
             )

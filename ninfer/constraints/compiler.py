@@ -85,6 +85,11 @@ class Compiler:
         self._building: dict[str, Future[LLMatcher]] = {}
         self._held_bytes = 0
 
+    def warm(self) -> None:
+        """Make ready what every constraint needs, so that the first request does not wait for it: seconds for a large
+        vocabulary."""
+        self._vocabulary_made()
+
     def compile(self, constraint: Constraint) -> Compiled:
         """The constraint ready for use; raises RequestRejected for one that cannot be enforced."""
         start = self._clock()

@@ -17,7 +17,9 @@ from ninfer.constraints.constraint import (
     RegexAnswer,
 )
 from ninfer.constraints.matcher import Reading
+from ninfer.constraints.vocabulary import Vocabulary
 from ninfer.errors import RequestRejected
+from ninfer.text.tokenizer import Tokenizer
 from tests.constraints.vocabulary import TOKENIZER
 
 COMPILER = Compiler(TOKENIZER)
@@ -142,6 +144,21 @@ def test_a_prefix_outside_the_language_is_refused() -> None:
     with pytest.raises(RequestRejected) as error:
         compiled.matcher(Reading(prefix="no"))
     assert error.value.code == "constraint_dead_end"
+
+
+def test_what_is_warm_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Tokenizer] = []
+
+    def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+        made.append(tokenizer)
+        return Vocabulary(tokenizer)
+
+    monkeypatch.setattr("ninfer.constraints.compiler.Vocabulary", vocabulary)
+    compiler = Compiler(TOKENIZER)
+    compiler.warm()
+    assert made == [TOKENIZER]
+    compiler.compile(Constraint(JsonAnswer({"type": "array"}, "f")))
+    assert made == [TOKENIZER]
 
 
 def test_a_grammar_is_built_once() -> None:
