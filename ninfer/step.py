@@ -153,7 +153,7 @@ class Drawn:
     A stop token is counted and never published; it ends the generation, and none is drawn behind it.
 
     drafted    guesses that were verified
-    accepted   how many of them, from the first on, were what was drawn
+    accepted   how many of them, from the first on, are among the tokens with another one behind them
     """
 
     lane: int

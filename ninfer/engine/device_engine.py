@@ -45,6 +45,7 @@ from ninfer.step import (
     PageMapping,
     PrefillChunk,
     PrefillResult,
+    pages_for,
 )
 
 # Steps whose host memory is in use: two in flight, and one whose result is being read while the next is prepared.
@@ -106,8 +107,7 @@ class DeviceEngine(KeepsStates):
         self._transfers = Transfers(cache.carried, settings, workspace.chunk.matrix)
         self._tables = self._pinned(*cache.tables.shape)
         self._drafting = workspace.drafting
-        # With guesses a lane's table ends in a page that belongs to nobody.
-        room = cache.tables.shape[1] - (self._drafting is not None)
+        room = pages_for(settings.max_context_tokens)
         self._limits = TableLimits(settings.max_context_tokens, memory.pages, room)
         self._unseen: list[tuple[int, ...]] = [()] * settings.lanes
         self._slots = [self._host_slot() for _ in range(_HOST_SLOTS)]
@@ -360,7 +360,7 @@ class DeviceEngine(KeepsStates):
         entries = self._lanes[number].map(mapping, end, self._limits)
         if entries is not None:
             pages = mapping.pages
-            if self._drafting is not None:
+            if self._drafting is not None:  # behind the lane's pages stands the one that belongs to nobody
                 pages, entries = (*pages, self._memory.pages), slice(entries.start, entries.stop + 1)
             added = self._tables[number, entries]
             added.copy_(torch.tensor(pages, dtype=torch.int32))

@@ -156,7 +156,8 @@ class DeviceLayout:
 
     def state(self, settings: EngineSettings) -> Specs:
         config, lanes = self.config, settings.lanes
-        blocks = pages_for(settings.max_context_tokens) + (settings.draft_tokens > 0)
+        # Rows of whole 16 bytes: kernels are compiled for how their operands are aligned.
+        blocks = -(-(pages_for(settings.max_context_tokens) + (settings.draft_tokens > 0)) // 4) * 4
         pending: Specs = ()
         if self.has_drafter:
             pending = pending_specs(config, lanes, "bf16", widest_window(settings.draft_tokens, lanes))

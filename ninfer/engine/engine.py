@@ -213,9 +213,8 @@ class Engine(KeepsStates):
             cache.take_back(row.lane, count - len(tokens))
             if self._drafter is not None:
                 self._drafter.decoded(row.lane, row.position, hidden[first : first + count], tokens)
-            accepted = sum(token == guessed for token, guessed in zip(tokens, guess, strict=False))
             stopped = tokens[-1] in lane.running.stop_ids
-            drawn.append(Drawn(row.lane, tokens, stopped, drafted=len(guess), accepted=accepted))
+            drawn.append(Drawn(row.lane, tokens, stopped, drafted=len(guess), accepted=len(tokens) - 1))
             first += count
         return tuple(drawn)
 

@@ -233,7 +233,7 @@ class DraftRound:
         hidden = drafting.hidden[:tokens]
         torch.index_select(self._pending, 0, drafting.inputs["seen_rows"][:tokens], out=hidden)
         ids, first = drafting.inputs["seen_ids"][:tokens], drafting.inputs["seen_first"][: self.rows]
-        self._layer(drafter, ids, hidden, first, self._seen)
+        self._layer(drafter, ids, hidden, first, self._seen, keys_only=not self.drafts)
 
     def _guess(self, drafter: DrafterMatrices) -> None:
         drafting, rows = self._drafting, self.rows
@@ -262,8 +262,18 @@ class DraftRound:
         best = best.view(rows).clamp_(0, legal - 1)  # what is not a number must not be an address
         return best if drafter.head_ids is None else drafter.head_ids.index_select(0, best)
 
-    def _layer(self, drafter: DrafterMatrices, ids: Tensor, hidden: Tensor, first: Tensor, per_lane: int) -> Tensor:
-        """The drafter's layer over `per_lane` columns of each lane from positions `first` on.
+    def _layer(
+        self,
+        drafter: DrafterMatrices,
+        ids: Tensor,
+        hidden: Tensor,
+        first: Tensor,
+        per_lane: int,
+        *,
+        keys_only: bool = False,
+    ) -> Tensor:
+        """The drafter's layer over `per_lane` columns of each lane from positions `first` on; with `keys_only` for its
+        keys and values alone.
 
         returns  [T, H]: its residual; the columns x of that many tokens hold it times the final norm's weight
         """
@@ -293,6 +303,8 @@ class DraftRound:
             queries, values, mixer.query_norm, mixer.key_norm, eps, cos, sin, self._cache.pools[-1], self._cache.tables,
             self.lanes, first, per_lane, shared.attention, mixed,
         )  # fmt: skip
+        if keys_only:
+            return residual
         (out,) = sums.products(mixer.out)
         product_residual(mixed, tokens, out, residual, layer.post_norm, y, x.norm)
         (gate_up,) = sums.products(layer.gate_up)

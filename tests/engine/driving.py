@@ -145,7 +145,7 @@ class Driver:
             first = 0
             for lane, row in zip(tuple(going), result.drawn, strict=True):
                 assert row.lane == lane
-                assert len(row.token_ids) == row.accepted + 1 or row.stopped
+                assert len(row.token_ids) == row.accepted + 1
                 for column, token in enumerate(row.token_ids):
                     generations[lane].add(Drawn(lane, (token,), False), logits[first + column])
                 first += 1 + row.drafted

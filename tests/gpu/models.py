@@ -20,7 +20,7 @@ def cut(folder: Path, layers: str, recipe: str = "qwen3_8_27b", *, drafter: bool
     extra = ("mtp", "proposal") if drafter else ()
     components = registered_components(recipe, extra, len(layers))
     if drafter:
-        components = dataclasses.replace(components, proposal_rows=VOCABULARY // 2)
+        components = dataclasses.replace(components, proposal_rows=256)
     text = dataclasses.replace(
         components.text, vocab_size=VOCABULARY, layer_types=tuple(KINDS[letter] for letter in layers)
     )
