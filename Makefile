@@ -7,7 +7,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test test-slow lint types tests coverage clients conformance browser load format clean
+.PHONY: serve test test-slow lint types tests coverage clients conformance browser load format clean histories-long
 
 serve: .venv/ready-base
 	$(BIN)/ninfer-serve $(MODEL) $(ARGS)
@@ -50,6 +50,10 @@ browser: .venv/ready-test
 # 500 clients of several kinds on 8 lanes for ten minutes, and the processor time of a streamed token.
 load: .venv/ready-base
 	$(BIN)/ninfer-bench load $(ARGS)
+
+# About two hours of one core: 50,000 histories of sessions against a cold server.
+histories-long: .venv/ready-test
+	nice -n 19 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests/sessions/test_long.py
 
 format: .venv/ready-test
 	$(BIN)/ruff check --fix .

@@ -239,12 +239,11 @@ class Holdings:
         pages, parked, images = self.tree.evict(max(0, needed - self.pages.available))
         self._give_up(pages, images)
         if parked:
-            self._pending.append(ParkPages(tuple(p.page for p in parked), tuple(p.place for p in parked)))
+            self._pending.append(ParkPages(tuple(parked.values()), tuple(parked)))
 
-    def _give_up(self, pages: Iterable[int], images: Iterable[Image]) -> None:
+    def _give_up(self, pages: Collection[int], images: Iterable[Image]) -> None:
         """Blocks are forgotten that had these."""
-        for page in pages:
-            self.pages.free(page)
+        self.pages.free_all(pages)
         for image in images:
             self.images.drop(image)
 

@@ -8,6 +8,7 @@ The lowest free id goes first, so a run is reproducible.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Collection
 
 from ninfer.errors import IllegalTransition
 
@@ -66,6 +67,14 @@ class PagePool:
         """A page of the tree holds nothing any more."""
         self._kept.remove(page)
         heapq.heappush(self._free, page)
+
+    def free_all(self, pages: Collection[int]) -> None:
+        """The same of many pages at once."""
+        if not self._kept.issuperset(pages):
+            raise IllegalTransition("pages are freed that are not the tree's")
+        self._kept.difference_update(pages)
+        self._free.extend(pages)
+        heapq.heapify(self._free)
 
     def release(self, owner: int) -> None:
         """Take back everything the owner has or was promised."""

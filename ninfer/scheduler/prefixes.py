@@ -55,14 +55,6 @@ class Node:
         return other is self
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A page that has to be copied to a place in host memory before it is written again."""
-
-    page: int
-    place: int
-
-
 class PrefixTree:
     """`places` is how many pages host memory has room for.
 
@@ -188,33 +180,45 @@ class PrefixTree:
                     self._left.remove(place)
                     heapq.heappush(self._free_places, place)
 
-    def evict(self, count: int) -> tuple[list[int], list[Parked], list[Image]]:
+    def evict(self, count: int) -> tuple[list[int], dict[int, int], list[Image]]:
         """Take `count` device pages from blocks that nobody uses, the oldest ends first.
 
-        returns  the pages, which of them have to be copied before, and images whose blocks are forgotten
+        returns  the pages; places in host memory and the pages that have to be copied there before they are written
+                 again; and images whose blocks are forgotten
         """
         pages: list[int] = []
-        parked: dict[int, Parked] = {}  # by place: one that is given to a second block is written once
+        parked: dict[int, int] = {}  # by place: one that is given to a second block is written once
         images: list[Image] = []
+        self._make_places(count, images)
+        free = self._free_places
         while len(pages) < count:
             node = self._oldest()
-            assert node.page is not None
-            page = node.page
-            pages.append(page)
-            self._evictable -= 1
-            self.evictions += 1
-            place = self._place(images)
-            if place is None:
-                self.unparked += self.places > 0
-                self._forget(node, images)
-            else:
-                node.page, node.place = None, place
-                self._parked[place] = node
-                self.parks += 1
-                parked[place] = Parked(page, place)
-                self._offer_parked(node)
-            self._offer(node.parent)
-        return pages, list(parked.values()), images
+            # Up its path without the heap for as long as nothing else was used longer ago: a long prompt takes thousands
+            # of blocks at once, and streams wait meanwhile.
+            while True:
+                parent, page = node.parent, node.page
+                assert parent is not None
+                assert page is not None
+                pages.append(page)
+                self._evictable -= 1
+                place = heapq.heappop(free) if free else self._place(images) if self.places else None
+                if place is None:
+                    self.unparked += self.places > 0
+                    self._forget(node, images)
+                else:
+                    node.page, node.place = None, place
+                    self._parked[place] = node
+                    self.parks += 1
+                    parked[place] = page
+                    if not node.children:
+                        self._offer_parked(node)
+                others = self._heap
+                if len(pages) == count or (others and others[0][0] < parent.used) or not self._may_go(parent):
+                    self._offer(parent)
+                    break
+                node = parent
+        self.evictions += len(pages)
+        return pages, parked, images
 
     def prune(self, node: Node, keep: Sequence[Node]) -> tuple[list[int], list[Image]]:
         """Forget the blocks of a path that no other history, user or end in `keep` needs; returns pages and images."""
@@ -271,8 +275,8 @@ class PrefixTree:
 
     @staticmethod
     def _may_go(node: Node) -> bool:
-        has_page = node.parent is not None and node.alive and node.page is not None
-        return has_page and node.users == 0 and node.is_leaf
+        has_page = node.page is not None and node.parent is not None and node.alive
+        return has_page and node.users == 0 and (not node.children or node.is_leaf)
 
     def _oldest(self) -> Node:
         while self._heap:
@@ -282,6 +286,25 @@ class PrefixTree:
             elif self._may_go(node):
                 return node
         raise IllegalTransition("no block is left that may go")
+
+    def _make_places(self, count: int, images: list[Image]) -> None:
+        """Forget parked blocks, those used longest ago first, until so many places are free or none may go."""
+        heap = self._parked_heap
+        while len(self._free_places) < min(count, self.places) and heap:
+            used, _, _, node = heapq.heappop(heap)
+            if node.used != used:
+                self._offer_parked(node)
+                continue
+            # Up its path as above.
+            while self._may_be_forgotten(node):
+                parent = node.parent
+                assert parent is not None
+                self._forget(node, images, offers=False)
+                self.host_evictions += 1
+                if len(self._free_places) == count or (heap and heap[0][0] < parent.used):
+                    self._offer_parked(parent)
+                    break
+                node = parent
 
     def _place(self, images: list[Image]) -> int | None:
         """A place in host memory, if need be that of the parked block used longest ago."""
@@ -321,18 +344,20 @@ class PrefixTree:
                 heapq.heappush(self._free_places, node.place)
             node.place = None
 
-    def _forget(self, node: Node, images: list[Image]) -> None:
-        """Cut the end of a path off."""
+    def _forget(self, node: Node, images: list[Image], *, offers: bool = True) -> None:
+        """Cut the end of a path off; `offers` the place of the block before it."""
         assert node.parent is not None
         assert not node.children, "what is parked behind a block is forgotten before it"
         del node.parent.children[node.digest]
         node.alive = False
-        self._release_place(node)
+        if node.place is not None:
+            self._release_place(node)
         node.page = None
         if node.image is not None:
             images.append(node.image)
             node.image = None
-        self._offer_parked(node.parent)
+        if offers and node.parent.place is not None:
+            self._offer_parked(node.parent)
 
     def audit(self) -> None:
         """Raise unless counts agree with the nodes."""

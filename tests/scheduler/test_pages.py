@@ -83,3 +83,16 @@ def test_an_audit_finds_lost_and_doubled_pages() -> None:
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (64, 1), (65, 2), (262_144, 4096)])
 def test_pages_for(tokens: int, pages: int) -> None:
     assert pages_for(tokens) == pages
+
+
+def test_only_pages_of_the_tree_are_freed_together() -> None:
+    pool = PagePool(4)
+    pool.reserve(1, 3)
+    for page in pool.take(1, 3)[:2]:
+        pool.keep(1, page)
+    with pytest.raises(IllegalTransition, match="not the tree's"):
+        pool.free_all([0, 2])
+    assert pool.kept == {0, 1}
+    pool.free_all([1, 0])
+    assert (pool.kept, pool.available) == (frozenset(), 3)
+    pool.audit()

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler.images import ImageKind, ImageStore
-from ninfer.scheduler.prefixes import Node, Parked, PrefixTree
+from ninfer.scheduler.prefixes import Node, PrefixTree
 
 
 def grown(tree: PrefixTree, names: str, first_page: int = 0) -> list[Node]:
@@ -64,7 +64,7 @@ def test_the_end_used_longest_ago_goes_first_and_then_what_is_before_it() -> Non
     known(tree, "abd", 20)
     pages, parked, images = tree.evict(6)
     assert pages == [2, 11, 10, 22, 1, 0]
-    assert (parked, images) == ([], [])
+    assert (parked, images) == ({}, [])
     assert tree.evictions == 6
     assert not list(tree.nodes())
     with pytest.raises(IllegalTransition, match="no block is left"):
@@ -96,7 +96,7 @@ def test_what_is_in_use_stays() -> None:
 def test_blocks_move_to_host_memory_and_back() -> None:
     tree = PrefixTree(3)
     path = known(tree, "abc")
-    assert tree.evict(2) == ([2, 1], [Parked(2, 0), Parked(1, 1)], [])
+    assert tree.evict(2) == ([2, 1], {0: 2, 1: 1}, [])
     assert (tree.parked, tree.parks, tree.evictable) == (2, 2, 1)
     assert tree.match("abc", 9) == path
     tree.audit()
@@ -117,9 +117,9 @@ def test_the_parked_end_used_longest_ago_makes_room_for_another() -> None:
     second = known(tree, "xy", 10)
     tree.evict(2)
     assert [node.place for node in first] == [1, 0]
-    assert tree.evict(1)[1] == [Parked(11, 0)]  # the place of the end of the older history
+    assert tree.evict(1)[1] == {0: 11}  # the place of the end of the older history
     assert (first[1].alive, first[0].alive) == (False, True)
-    assert tree.evict(1)[1] == [Parked(10, 1)]
+    assert tree.evict(1)[1] == {1: 10}
     assert [node.place for node in second] == [1, 0]
     assert tree.match("ab", 9) == []
     tree.audit()
@@ -131,11 +131,11 @@ def test_a_parked_path_that_is_promised_is_not_forgotten_for_another() -> None:
     tree.evict(1)
     tree.use(first[0])
     second = known(tree, "x", 10)
-    assert tree.evict(1) == ([10], [], [])
+    assert tree.evict(1) == ([10], {}, [])
     assert not second[0].alive
     tree.leave(first[0])
     known(tree, "y", 20)
-    assert tree.evict(1)[1] == [Parked(20, 0)]
+    assert tree.evict(1)[1] == {0: 20}
     assert not first[0].alive
     tree.audit()
 
@@ -156,8 +156,8 @@ def test_what_is_parked_behind_a_block_is_forgotten_before_it() -> None:
     image = images.take(ImageKind.TURN, 1)
     assert image is not None
     images.attach(image, path[1])
-    assert tree.evict(1) == ([1], [Parked(1, 0)], [])
-    assert tree.evict(1) == ([0], [Parked(0, 0)], [image])
+    assert tree.evict(1) == ([1], {0: 1}, [])
+    assert tree.evict(1) == ([0], {0: 0}, [image])
     assert tree.match("ab", 9) == path[:1]
     tree.audit()
 
@@ -214,7 +214,7 @@ def test_the_heaps_hold_no_more_than_is_worth_holding() -> None:
     assert len(tree._heap) < 100
     assert len(tree._parked_heap) < 100
     known(tree, "x", 10)
-    assert tree.evict(2) == ([0, 10], [Parked(10, 0)], [])
+    assert tree.evict(2) == ([0, 10], {0: 10}, [])
     tree.audit()
 
 
@@ -297,7 +297,7 @@ class Forest(RuleBasedStateMachine):
         count = data.draw(st.integers(0, self.tree.evictable))
         pages, parked, _images = self.tree.evict(count)
         assert len(set(pages)) == count
-        assert {park.page for park in parked} <= set(pages)
+        assert set(parked.values()) <= set(pages)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
