@@ -56,7 +56,7 @@ def test_what_must_not_be(measured: dict[str, Any], log: dict[str, Any], fault: 
 def test_a_small_crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "GREEDY_S", 0.1)
     out = tmp_path / "report.json"
-    status = main(["--clients", "10", "--seconds", "2", "--cost-seconds", "1", "--output", str(out)])
+    status = main(["--clients", "10", "--seconds", "1", "--cost-seconds", "1", "--output", str(out)])
     report = json.loads(out.read_text())
     assert (status, report["faults"]) == (0, [])
     assert set(report["ended"]) >= {"reader", "slow", "greedy"}
