@@ -193,7 +193,7 @@ class PrefixTree:
         free = self._free_places
         while len(pages) < count:
             node = self._oldest()
-            # Up its path without the heap while nothing else was used longer ago: a long prompt takes thousands at once,
+            # Up its path without the heap while nothing else was used longer ago: a prompt may take thousands at once,
             # and streams wait meanwhile.
             while True:
                 parent, page = node.parent, node.page
