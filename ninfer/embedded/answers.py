@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ninfer.engine.engine import Engine
 from ninfer.step import PAGE_TOKENS, DecodeRound, DecodeRow, Drawn, LaneSetup, PageMapping, PrefillChunk, pages_for
 from ninfer.types import Sampling
+
+if TYPE_CHECKING:
+    from ninfer.engine.device_engine import DeviceEngine
 
 GREEDY = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
 CHUNK_TOKENS = 1024
@@ -15,10 +19,11 @@ CHUNK_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Generated ids without the stop token, and the seconds spent on decoding them."""
+    """Generated ids without the stop token, the seconds spent on decoding them, and what each round drew."""
 
     ids: tuple[int, ...]
     decode_s: float
+    rounds: tuple[Drawn, ...]
 
 
 class Pages:
@@ -32,8 +37,10 @@ class Pages:
         return PageMapping(first, tuple(range(first, self._mapped)))
 
 
-def answer(engine: Engine, prompt: list[int], stop_ids: frozenset[int], limit: int) -> Answer:
-    """At most `limit` ids after `prompt` on lane 0 of an engine whose pool holds both."""
+def answer(
+    engine: Engine | DeviceEngine, prompt: list[int], stop_ids: frozenset[int], limit: int, drafts: int = 0
+) -> Answer:
+    """At most `limit` ids after `prompt` on lane 0 of an engine whose pool holds both, with so many guesses a round."""
     assert CHUNK_TOKENS % PAGE_TOKENS == 0
     pages = Pages()
     drawn: Drawn | None = None
@@ -44,6 +51,7 @@ def answer(engine: Engine, prompt: list[int], stop_ids: frozenset[int], limit: i
         drawn = engine.run(chunk).drawn
     assert drawn is not None
     ids: list[int] = []
+    rounds: list[Drawn] = []
     began = time.perf_counter()
     while True:
         ids += drawn.token_ids
@@ -53,6 +61,8 @@ def answer(engine: Engine, prompt: list[int], stop_ids: frozenset[int], limit: i
         if len(ids) >= limit:
             break
         position = len(prompt) + len(ids) - 1
-        row = DecodeRow(0, position, pages.up_to(position + 1))
+        guesses = min(drafts, limit - len(ids) - 1)
+        row = DecodeRow(0, position, pages.up_to(position + 1 + guesses), None, guesses)
         drawn = engine.run(DecodeRound((row,))).drawn[0]
-    return Answer(tuple(ids), time.perf_counter() - began)
+        rounds.append(drawn)
+    return Answer(tuple(ids), time.perf_counter() - began, tuple(rounds))

@@ -86,6 +86,33 @@ def own_block_start(subject: Subject, prompt_tokens: int, rounds: int, chunk: in
         assert distance(resumed, cold) <= subject.decoded
 
 
+def own_block_start_behind_guesses(subject: Subject, prompt_tokens: int, tokens: int, drafts: int) -> None:
+    """As above where rounds have drawn several tokens: the state that the lane holds is that of the block in which the
+    last round began, if that engine folds late.
+    """
+    prompt = subject.prompt(prompt_tokens, prompt_tokens)
+    plain = subject.driver()
+    truth = {2: plain.prefill(2, prompt, 128)}
+    plain.decode(truth, tokens)
+    driver = subject.driver(seed=1)
+    first = {0: driver.prefill(0, prompt, 128)}
+    right = truth[2].tokens
+    drawn = driver.speculate(
+        first, tokens + 1, {0: drafts}, {0: lambda seen: tuple(right[len(seen) : len(seen) + drafts])}
+    )
+    assert first[0].tokens == right
+    history = (prompt + right)[: prompt_tokens + tokens]
+    block = standing_block(len(history), drew=len(drawn[-1].token_ids), folds_late=subject.engine.folds_late)
+    follow = history[: block * PAGE_TOKENS + 7] + subject.prompt(75, 5)
+    resumed = driver.prefill(0, follow, 128, kept=driver.table(0, block * PAGE_TOKENS))
+    driver.decode({0: resumed}, ROUNDS)
+    cold = subject.cold(follow)
+    if block * PAGE_TOKENS <= prompt_tokens:
+        assert_same(resumed, cold)
+    else:
+        assert distance(resumed, cold) <= subject.decoded
+
+
 def entry_columns(subject: Subject) -> None:
     """They are what was read in front of the block, however far the lane has moved on behind it."""
     driver = subject.driver()

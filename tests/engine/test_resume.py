@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from ninfer.artifact.binder import bind
+from ninfer.artifact.config import DENSE_ARCHITECTURE, MTP_ARCHITECTURES, MtpConfig
 from ninfer.config import EngineSettings
 from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.engine import Engine
+from ninfer.engine.loading import bind_for
 from ninfer.step import CaptureState, LaneSetup, PageMapping, PrefillChunk, RestoreState
 from tests.engine import resuming
 from tests.engine.driving import GREEDY
@@ -34,6 +36,29 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with tiny_model(tmp_path_factory.mktemp("model") / "tiny.ninfer") as artifact:
         load = partial(DeviceEngine.load, bind(artifact), DEVICE, IDS)
         yield Subject(load, load(), IDS, decoded=0.02)
+
+
+@pytest.fixture(scope="module", params=["plain", "device"])
+def guessing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    """Engines with a drafter."""
+    drafter = {"drafter": "mtp", "draft_tokens": 5}
+    if request.param == "plain":
+        settings = dataclasses.replace(PLAIN, **drafter)
+        model = RandomModel(mtp=MtpConfig(MTP_ARCHITECTURES[DENSE_ARCHITECTURE]))
+        load: Callable[[], Engine | DeviceEngine] = partial(Engine.load, model, settings, IDS)
+        yield Subject(load, load(), IDS)
+        return
+    settings = dataclasses.replace(DEVICE, **drafter)
+    with tiny_model(tmp_path_factory.mktemp("model") / "tiny.ninfer", drafter=True) as artifact:
+        load = partial(DeviceEngine.load, bind_for(artifact, settings), settings, IDS)
+        yield Subject(load, load(), IDS, decoded=0.02)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "drafts"), [(60, 4, 5), (60, 5, 5), (60, 6, 5), (61, 9, 3), (63, 2, 4), (120, 20, 5)], ids=str
+)
+def test_a_lane_goes_on_behind_rounds_with_guesses(guessing: Subject, prompt: int, tokens: int, drafts: int) -> None:
+    resuming.own_block_start_behind_guesses(guessing, prompt, tokens, drafts)
 
 
 @pytest.mark.parametrize(
