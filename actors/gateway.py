@@ -37,6 +37,7 @@ from ninfer.ledger import BlockNames
 from ninfer.scheduler.events import Event, PreparationFailed, Released
 from ninfer.scheduler.statistics import SchedulerStatistics
 from ninfer.scheduler.transitions import Lifecycle
+from ninfer.speculation.copying import CopyRules
 
 NOT_YET = frozenset({Lifecycle.PLANNING, Lifecycle.LOADING, Lifecycle.VALIDATING_MEMORY, Lifecycle.WARMING})
 
@@ -102,6 +103,7 @@ class Ticket:
     request_id    positive, monotonic per process
     received_at   monotonic time of the arrival; `deadline` is when it has to be admitted
     names         of blocks, for the identity of its prompt
+    copying       how guesses are copied from its text; None if they are not
     replies       what comes back once submitted; the last of it is one ``Finished`` or one ``Failed``
     """
 
@@ -112,9 +114,11 @@ class Ticket:
         deadline: float,
         mailbox: Mailbox[SchedulerMessage],
         names: BlockNames,
+        copying: CopyRules | None = None,
     ) -> None:
         self.request_id = request_id
         self.names = names
+        self.copying = copying
         self.received_at = received_at
         self.deadline = deadline
         self._mailbox = mailbox

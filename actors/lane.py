@@ -22,7 +22,6 @@ from ninfer.actors.messages import (
     Progress,
     Reply,
     ReplySender,
-    SpeculationReport,
     TextDelta,
     Usage,
 )
@@ -30,35 +29,10 @@ from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.replies import send_last, send_reply
 from ninfer.errors import ActorStopped
 from ninfer.scheduler.events import StopStringFound
+from ninfer.speculation.statistics import DraftStatistics, landed
 from ninfer.text.output import Delta, OutputParser, ToolUse
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason
-
-
-@dataclass(slots=True)
-class _Guesses:
-    """The running counts behind :class:`SpeculationReport`."""
-
-    rounds: int = 0
-    drafted: int = 0
-    fallback_steps: int = 0
-    accepted: list[int] = field(default_factory=list)
-
-    def count(self, drafted: int, accepted: int) -> None:
-        """A row of a round has landed."""
-        if drafted:
-            self.rounds += 1
-            self.drafted += drafted
-            self.accepted += [0] * (accepted - len(self.accepted))
-            for position in range(accepted):
-                self.accepted[position] += 1
-        else:
-            self.fallback_steps += 1
-
-    def report(self) -> SpeculationReport:
-        """The counts so far."""
-        counts = tuple(self.accepted)
-        return SpeculationReport(self.rounds, self.drafted, sum(counts), self.fallback_steps, counts)
 
 
 @dataclass(slots=True)
@@ -75,7 +49,7 @@ class _Service:
     host_restored: bool
     first_token_at: float | None = None
     last_token_at: float | None = None
-    guesses: _Guesses = field(default_factory=_Guesses)
+    guesses: DraftStatistics = field(default_factory=DraftStatistics)
 
 
 class LaneActor:
@@ -175,8 +149,9 @@ class LaneActor:
         if service.first_token_at is None:
             service.first_token_at = message.at
         service.last_token_at = message.at
-        if message.guesses is not None:
-            service.guesses.count(*message.guesses)
+        if self._speculates and message.guesses is not None:
+            drafted, accepted, copied = message.guesses
+            service.guesses += landed(drafted, accepted, copied=copied)
         deltas = parser.feed(message.token_ids)
         if deltas:
             self._publish(service, deltas)
@@ -211,7 +186,7 @@ class LaneActor:
             session_digest=message.session_digest,
             tool_calls=parser.tool_calls,
             constraint=self._masks.report(service.request_id, terminated=parser.stop_id is not None),
-            speculation=service.guesses.report() if self._speculates else None,
+            speculation=service.guesses if self._speculates else None,
         )
         send_last(service.replies, last)
 

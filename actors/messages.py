@@ -14,6 +14,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 from ninfer.constraints.enforced import Enforced
 from ninfer.errors import NinferError
 from ninfer.ledger import PromptIdentity
+from ninfer.speculation.copying import CopyIndex
+from ninfer.speculation.statistics import DraftStatistics
 from ninfer.step import DecodeRound, PageMapping, Transfer
 from ninfer.text.deltas import Delta, ToolCallParse
 from ninfer.text.tool_values import DeclaredTools
@@ -39,6 +41,7 @@ class GenerationRequest:
     enforced         what the output is held to
     progress         whether the client wants :class:`PrefillProgress`
     identity         what the prompt is known by; None: the actors find out, on the event loop
+    copies           where its text repeats, if guesses are copied from there; None likewise
     marks            places in the prompt that later prompts are likely to share
     priority         lower goes first
     """
@@ -57,6 +60,7 @@ class GenerationRequest:
     tools: DeclaredTools | None = field(default=None, repr=False)
     tolerant_tool_calls: bool = False
     enforced: Enforced | None = field(default=None, repr=False)
+    copies: CopyIndex | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +127,6 @@ class ConstraintReport:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeculationReport:
-    """What guessing came to for one request (speculation spec, 1.7).
-
-    rounds                  with guesses; `fallback_steps` without any
-    accepted_per_position   how many rounds have accepted the first guess, the second, and so on
-    """
-
-    rounds: int = 0
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-    fallback_steps: int = 0
-    accepted_per_position: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Finished:
     """The last message of a request that ended as it should. Times are monotonic; None where there was no token.
 
@@ -159,7 +148,7 @@ class Finished:
     session_digest: str = ""
     tool_calls: ToolCallParse | None = None
     constraint: ConstraintReport | None = None
-    speculation: SpeculationReport | None = None
+    speculation: DraftStatistics | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +185,14 @@ class ReadChunk:
 
 @dataclass(frozen=True, slots=True)
 class DecodeTogether:
-    """To the decode actor: run one round; row `i` belongs to request ``request_ids[i]``."""
+    """To the decode actor: run one round; row `i` belongs to request ``request_ids[i]``, and up to ``copies[i]``
+    guesses for it may be copied from its text.
+    """
 
     step: int
     request_ids: tuple[int, ...]
     round: DecodeRound
+    copies: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,14 +212,14 @@ class Assign:
 class Draw:
     """To a lane actor: these ids were drawn for its request; `stopped` if the last is a stop id.
 
-    guesses   verified and right ones, if it was a round that drew
+    guesses   verified ones, right ones, and whether they were copied from its text, if it was a round that drew
     """
 
     request_id: int
     token_ids: tuple[int, ...]
     stopped: bool
     at: float
-    guesses: tuple[int, int] | None = None
+    guesses: tuple[int, int, bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

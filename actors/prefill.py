@@ -29,7 +29,7 @@ class PrefillActor(StepActor[ReadChunk]):
         self._report(ChunkLanded(message.step, count, stopped, result.device_s, blocks))
         self._tell_lane(message.lane, Progress(message.request_id, message.end, now))
         if drawn is not None:
-            self._hand_over(message.request_id, drawn, now, in_round=False)
+            self._hand_over(message.request_id, drawn, now)
 
 
 def plan_of(chunk: ReadChunk) -> PrefillChunk:

@@ -211,7 +211,14 @@ class SchedulerActor:
 
     def _accept(self, command: cmd.Accept, _now: float) -> None:
         arrival = self._arrivals.pop(command.ticket)
-        ticket = Ticket(command.request_id, arrival.received_at, command.deadline, self.mailbox, self._ledgers.names)
+        ticket = Ticket(
+            command.request_id,
+            arrival.received_at,
+            command.deadline,
+            self.mailbox,
+            self._ledgers.names,
+            self._ledgers.copying,
+        )
         self._clients[command.request_id] = _Client(ticket)
         arrival.accept(ticket)
 
@@ -262,7 +269,8 @@ class SchedulerActor:
         )
         request_ids = tuple(row.request_id for row in command.rows)
         plan = DecodeRound(rows, command.before)
-        self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan))
+        copies = tuple(row.copies for row in command.rows)
+        self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan, copies))
 
     def _finish(self, command: cmd.Finish, _now: float) -> None:
         reason = FinishReason(command.reason)

@@ -76,12 +76,13 @@ class StepActor(Generic[M]):
 
         self._device.launch(step, lambda: launch(engine), landed, failed)
 
-    def _hand_over(self, request_id: int, drawn: Drawn, now: float, *, in_round: bool) -> None:
+    def _hand_over(
+        self, request_id: int, drawn: Drawn, now: float, guesses: tuple[int, int, bool] | None = None
+    ) -> None:
         """Give a lane the tokens drawn for its request; the mask behind them is made meanwhile."""
         if not drawn.stopped:
             self._masks.drawn(request_id, drawn.token_ids)
         self._log.drawn(now, request_id, drawn.token_ids)
-        guesses = (drawn.drafted, drawn.accepted) if in_round else None
         self._tell_lane(drawn.lane, Draw(request_id, drawn.token_ids, drawn.stopped, now, guesses))
 
     def _tell_lane(self, lane: int, message: LaneMessage) -> None:

@@ -35,6 +35,7 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.transitions import LaneState
+from ninfer.speculation.copying import CopyRules
 from ninfer.text.tokenizer import Tokenizer
 
 # The status of a process that ends because one of the scheduler's own rules was broken.
@@ -70,7 +71,9 @@ class System:
             LaneActor(lane, tokenizer, self._masks, self._tell, speculates=settings.guesses > 0)
             for lane in range(settings.lanes)
         ]
-        ledgers = Ledgers(settings.lanes, names if names is not None else BlockNames(secrets.token_bytes(32)))
+        copying = CopyRules(barriers=frozenset(tokenizer.control_ids.values())) if settings.copied_tokens else None
+        names = names if names is not None else BlockNames(secrets.token_bytes(32))
+        ledgers = Ledgers(settings.lanes, names, copying)
         steps = (self._device, self.lanes, ledgers, self._masks, event_log, self._clock, self._tell)
         self._prefill, self._decode = PrefillActor(*steps), DecodeActor(*steps)
         self._scheduler = SchedulerActor(

@@ -3,6 +3,9 @@
 Steps are launched in the order of their commands and waited for when the log says that they landed, as they were.
 Tokens are compared when a step lands: what the log has of it was written before that. What was drawn between a fault
 and the reset that follows it counts for nothing and is not compared.
+
+Guesses change no token but how many a round draws. So a round with guesses is launched only when it lands, and what is
+guessed are the tokens that the log has: the engine has to draw them all again, whatever it would have guessed itself.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,7 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.records import BadRecord, EngineRecord, build
 from ninfer.served import ArtifactBuilder, open_served
-from ninfer.step import PAGE_TOKENS, DecodeRound, DecodeRow, Drawn, LaneSetup, PrefillChunk
+from ninfer.step import PAGE_TOKENS, DecodeResult, DecodeRound, DecodeRow, Drawn, LaneSetup, PrefillChunk
 from ninfer.types import Sampling
 
 NO_CONTENT = "it has no token ids (write it with ninfer-serve --event-log FILE --log-content)"
@@ -96,7 +100,8 @@ class Executor(Onlooker):
         self._masks: dict[int, bytes | None] = {}
         self._logged: defaultdict[int, deque[int]] = defaultdict(deque)
         self._drawn: defaultdict[int, int] = defaultdict(int)
-        self._flight: deque[tuple[cmd.StartChunk | cmd.StartRound, Pending[Any]]] = deque()
+        # A round with guesses waits for its tokens.
+        self._flight: deque[tuple[cmd.StartChunk | cmd.StartRound, Pending[Any] | None]] = deque()
         self._void = False  # between a fault and the reset
 
     @property
@@ -164,12 +169,8 @@ class Executor(Onlooker):
                 self._flight.append((command, self._engine.launch(self._chunk(number, command))))
                 self.steps += 1
             case cmd.StartRound():
-                masks = self._masks
-                rows = tuple(
-                    DecodeRow(row.lane, row.position, row.mapping, masks.get(row.request_id), row.drafts)
-                    for row in command.rows
-                )
-                self._flight.append((command, self._engine.launch(DecodeRound(rows, command.before))))
+                guessing = any(row.drafts or row.copies for row in command.rows)
+                self._flight.append((command, None if guessing else self._launch_round(command, {})))
                 self.steps += 1
             case cmd.ReadSession():
                 self._finish_flight(number)
@@ -180,6 +181,16 @@ class Executor(Onlooker):
                 self._obey(number, command.read)
             case cmd.WriteSession():
                 self.stopped_at = number, "a slot file is restored there, and what is in it is not in the log"
+
+    def _launch_round(self, command: cmd.StartRound, guesses: Mapping[int, tuple[int, ...]]) -> Pending[DecodeResult]:
+        """With these guesses by request."""
+        rows = []
+        for row in command.rows:
+            copied = guesses.get(row.request_id)
+            drafts = len(copied) if copied is not None else 0
+            mask = self._masks.get(row.request_id)
+            rows.append(DecodeRow(row.lane, row.position, row.mapping, mask, drafts, copied))
+        return self._engine.launch(DecodeRound(tuple(rows), command.before))
 
     def _chunk(self, number: int, command: cmd.StartChunk) -> PrefillChunk:
         prompt = self._prompts.get(command.request_id)
@@ -201,25 +212,38 @@ class Executor(Onlooker):
         """Wait for everything in flight, and keep what came of it until it lands."""
         for _ in range(len(self._flight)):
             command, pending = self._flight.popleft()
-            self._flight.append((command, _Result(_outcome(number, pending))))
+            done = _Result(_outcome(number, pending)) if pending is not None else None
+            self._flight.append((command, done))
 
     def _land_chunk(self, number: int, event: ev.ChunkLanded) -> None:
         command, pending = self._flight.popleft()
         assert isinstance(command, cmd.StartChunk), "the machine has checked that"
+        assert pending is not None, "only rounds wait"
         drawn: Drawn | None = _outcome(number, pending).drawn
         if drawn is not None:
             self._compare(number, command.request_id, drawn, event.drawn, event.stopped)
 
     def _land_round(self, number: int, event: ev.RoundLanded) -> None:
-        _command, pending = self._flight.popleft()
+        command, pending = self._flight.popleft()
+        assert isinstance(command, cmd.StartRound), "the machine has checked that"
+        if pending is None:
+            # The last token that a row draws is what comes of its guesses, and none of them.
+            guesses = {row.request_id: self._next(row.request_id, row.drawn)[:-1] for row in event.rows}
+            pending = self._launch_round(command, guesses)
         for row, drawn in zip(event.rows, _outcome(number, pending).drawn, strict=True):
             self._compare(number, row.request_id, drawn, row.drawn, row.stopped)
 
-    def _compare(self, number: int, request_id: int, drawn: Drawn, count: int, stopped: bool) -> None:
+    def _next(self, request_id: int, count: int) -> tuple[int, ...]:
+        """What the log has next of a request's output."""
         logged = self._logged[request_id]
         if len(logged) < count:
             raise ReplayDiffers(NO_CONTENT)
-        expected = tuple(logged.popleft() for _ in range(count))
+        return tuple(islice(logged, count))
+
+    def _compare(self, number: int, request_id: int, drawn: Drawn, count: int, stopped: bool) -> None:
+        expected = self._next(request_id, count)
+        for _ in expected:
+            self._logged[request_id].popleft()
         if self._void:
             return
         if (expected, stopped) != (drawn.token_ids, drawn.stopped):

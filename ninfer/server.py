@@ -37,6 +37,7 @@ from ninfer.errors import StartupError
 from ninfer.keys import with_keys
 from ninfer.listener import GRACEFUL_S, base_url, bind_socket, server_config, start_listening
 from ninfer.requestlog import records
+from ninfer.requestlog.records import Guessing
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.records import EngineRecord
@@ -214,6 +215,7 @@ class Server:
             request_log=self.request_log,
             keep_alive_comment_s=settings.http.keep_alive_comment_s,
             unix_time=time.time,
+            guessing=Guessing.of(settings),
         )
         may_listen, stopped = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:

@@ -78,7 +78,13 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
         frozenset({"anyio", "quart", "werkzeug", "msgspec", "orjson", "structlog"}),
     ),
     "ninfer.requestlog": (
-        (*STDLIB_ROW, "ninfer.requestlog", "ninfer.actors.messages", "ninfer.scheduler.statistics"),
+        (
+            *STDLIB_ROW,
+            "ninfer.requestlog",
+            "ninfer.actors.messages",
+            "ninfer.scheduler.statistics",
+            "ninfer.speculation",
+        ),
         frozenset({"orjson", "structlog"}),
     ),
     "ninfer.console": (STDLIB_ROW, frozenset({"structlog"})),

@@ -55,12 +55,22 @@ def moments_of(finished: Finished, received_at: float) -> Moments:
 
 def closing_members(finished: Finished, received_at: float) -> dict[str, object]:
     """What rides at the top level of the body, or of the last chunk."""
-    members: dict[str, object] = {"timings": timings(finished.usage, moments_of(finished, received_at))}
+    members: dict[str, object] = {
+        "timings": timings(finished.usage, moments_of(finished, received_at)) | _guesses(finished)
+    }
     if finished.lane is not None:
         members["id_slot"] = finished.lane
     if finished.session_digest:
         members["session_digest"] = finished.session_digest
     return members | constraint_member(finished)
+
+
+def _guesses(finished: Finished) -> dict[str, object]:
+    """Members of ``timings`` about guessed tokens, if there were any (5.4)."""
+    counts = finished.speculation
+    if counts is None or not counts.drafted:
+        return {}
+    return {"draft_n": counts.drafted, "draft_n_accepted": counts.accepted}
 
 
 def constraint_member(finished: Finished) -> dict[str, object]:

@@ -47,6 +47,7 @@ async def completion(service: Service, body: bytes, exchange: Exchange) -> Respo
         lambda request_id: _facts(service, request, request_id, exchange.request_id),
         service.request_log,
         service.observed,
+        service.guessing,
     )
     await session.prepare(lambda: Prepared(_prepare(service, request), enable_thinking=False))
     envelope = Envelope(f"cmpl-{secrets.token_hex(8)}", int(service.unix_time()), service.model.public_id)

@@ -8,13 +8,6 @@ from ninfer.api.observed import Constraints, Observed
 from ninfer.scheduler.statistics import KeptView, SchedulerStatistics
 from ninfer.scheduler.transitions import Lifecycle
 
-# Parts of the contract that this build lacks: they have done nothing and hold nothing.
-_NOTHING_YET: tuple[tuple[str, str, Value], ...] = (
-    ("ninfer:draft_tokens_total", COUNTER, 0),
-    ("ninfer:draft_accepted_tokens_total", COUNTER, 0),
-    ("ninfer:draft_rounds_total", COUNTER, 0),
-    ("ninfer:draft_fallback_steps_total", COUNTER, 0),
-)
 # Admissions by the source of the prompt's beginning (14.2).
 REUSE_PATHS = (
     "full_reset",
@@ -40,7 +33,6 @@ def metrics(statistics: SchedulerStatistics, kept: Kept, observed: Observed, rea
             *_scheduler(statistics),
             *_reuse(statistics, observed),
             *_kept(statistics.kept, kept),
-            *(_one(name, kind, value) for name, kind, value in _NOTHING_YET),
             *_constraints(observed.constraints),
             _one("ninfer:engine_ready", GAUGE, int(statistics.lifecycle == Lifecycle.SERVING.name)),
             _one("ninfer:server_start_time_seconds", GAUGE, float(ready_at or 0)),
@@ -69,6 +61,10 @@ def _steps(statistics: SchedulerStatistics) -> list[Series]:
         _one("llamacpp:tokens_predicted_seconds_total", COUNTER, totals.decode_s),
         _one("ninfer:decode_rounds_total", COUNTER, totals.rounds),
         _one("ninfer:decode_row_rounds_total", COUNTER, totals.row_rounds),
+        _one("ninfer:draft_tokens_total", COUNTER, totals.drafted_tokens),
+        _one("ninfer:draft_accepted_tokens_total", COUNTER, totals.accepted_tokens),
+        _one("ninfer:draft_rounds_total", COUNTER, totals.draft_rounds),
+        _one("ninfer:draft_fallback_steps_total", COUNTER, totals.fallback_steps),
         _one("ninfer:engine_recoveries_total", COUNTER, totals.engine_recoveries),
     ]
 

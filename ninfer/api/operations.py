@@ -35,12 +35,17 @@ class Operations:
     facts: Callable[[], StartFacts | None]
 
 
-def slots(statistics: SchedulerStatistics, views: Sequence[SlotView], max_context_tokens: int) -> list[Record]:
+def slots(
+    statistics: SchedulerStatistics, views: Sequence[SlotView], max_context_tokens: int, *, speculative: bool
+) -> list[Record]:
     """One object per lane, in order (4.5)."""
-    return [_slot(lane, view, max_context_tokens) for lane, view in zip(statistics.lanes, views, strict=True)]
+    return [
+        _slot(lane, view, max_context_tokens, speculative=speculative)
+        for lane, view in zip(statistics.lanes, views, strict=True)
+    ]
 
 
-def _slot(lane: LaneView, view: SlotView, max_context_tokens: int) -> Record:
+def _slot(lane: LaneView, view: SlotView, max_context_tokens: int, *, speculative: bool) -> Record:
     idle = lane.request_id is None
     return {
         "id": lane.lane,
@@ -51,7 +56,7 @@ def _slot(lane: LaneView, view: SlotView, max_context_tokens: int) -> Record:
         "n_ctx": max_context_tokens,
         "n_prompt_tokens": lane.prompt_tokens,
         "n_prompt_tokens_cache": lane.cached_tokens,
-        "speculative": False,
+        "speculative": speculative,
     }
 
 
@@ -75,6 +80,12 @@ def stats(operations: Operations, statistics: SchedulerStatistics, kept: Kept, u
             "committed_decode_tokens": totals.decode_tokens,
             "decode_rounds": totals.rounds,
             "decode_row_rounds": totals.row_rounds,
+            "drafted_tokens": totals.drafted_tokens,
+            "accepted_draft_tokens": totals.accepted_tokens,
+            "draft_rounds": totals.draft_rounds,
+            "draft_fallback_steps": totals.fallback_steps,
+            "copied_tokens": totals.copied_tokens,
+            "accepted_copied_tokens": totals.copied_accepted_tokens,
         },
         "cache_reuse": {
             **{f"{path}_selections": count for path, count in reuse_counts(statistics).items()},

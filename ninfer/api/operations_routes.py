@@ -29,7 +29,10 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
     @app.get("/slots")
     async def read_slots() -> Response:
         views = await gateway.describe_slots()
-        return _json(documents.slots(gateway.statistics(), views, operations.model.max_context_tokens))
+        speculative = operations.settings.scheduler.guesses > 0
+        return _json(
+            documents.slots(gateway.statistics(), views, operations.model.max_context_tokens, speculative=speculative)
+        )
 
     @app.post("/slots/<slot>")
     async def change_slot(slot: str) -> Response:

@@ -21,7 +21,7 @@ from ninfer.api.session import Prepared, Session, open_session
 from ninfer.api.thinking import Thinking
 from ninfer.config import GenerationSettings
 from ninfer.errors import ModelNotFound, RequestRejected
-from ninfer.requestlog.records import RequestFacts
+from ninfer.requestlog.records import NO_GUESSING, Guessing, RequestFacts
 from ninfer.requestlog.writer import RequestLog
 
 # Bodies from here on are parsed on a worker thread; smaller ones take well under a millisecond.
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the routes need; `unix_time` is the wall clock in seconds."""
+    """What the routes need; `unix_time` is the wall clock in seconds, `guessing` is how tokens are guessed."""
 
     gateway: Gateway
     model: Model
@@ -43,6 +43,7 @@ class Service:
     keep_alive_comment_s: float
     unix_time: Callable[[], float]
     observed: Observed = field(default_factory=Observed)
+    guessing: Guessing = NO_GUESSING
 
     async def check(self, body: bytes, parse: Callable[[Object], A]) -> tuple[A, Thinking]:
         """The request of a body; raises RequestRejected for all that shows before capacity is taken (3.2)."""
@@ -75,6 +76,7 @@ class Service:
             lambda request_id: self._facts(asked, thinking, request_id, exchange.request_id),
             self.request_log,
             self.observed,
+            self.guessing,
         )
 
         def prepare() -> Prepared:

@@ -23,7 +23,7 @@ from ninfer.api.observed import Observed, Outcome, Watched
 from ninfer.errors import NinferError, Overloaded, QueueTimeout
 from ninfer.ledger import PromptIdentity
 from ninfer.requestlog import records
-from ninfer.requestlog.records import PreparedFacts, RequestFacts
+from ninfer.requestlog.records import Guessing, PreparedFacts, RequestFacts
 from ninfer.requestlog.writer import RequestLog
 from ninfer.types import Sampling
 
@@ -50,12 +50,15 @@ class Prepared:
 class Session:
     """See above. Made by :func:`open_session`; `facts` say what was asked."""
 
-    def __init__(self, ticket: Ticket, facts: RequestFacts, request_log: RequestLog, observed: Observed) -> None:
+    def __init__(
+        self, ticket: Ticket, facts: RequestFacts, request_log: RequestLog, observed: Observed, guessing: Guessing
+    ) -> None:
         self._ticket = ticket
         self._watched = Watched(observed, ticket.received_at, constrained=facts.constraint_kind is not None)
         self._wants_progress = False
         self._facts = facts
         self._log = request_log
+        self._guessing = guessing
         self._stage = _Stage.PREPARING
         self._prepared: PreparedFacts | None = None
         self._one_call = False
@@ -111,8 +114,10 @@ class Session:
     def _identified(self, work: Callable[[], Prepared]) -> Prepared:
         """What was prepared, with what its prompt is known by; on a worker thread."""
         prepared = work()
-        identity = PromptIdentity.of(self._ticket.names, prepared.request.prompt_ids)
-        return replace(prepared, request=replace(prepared.request, identity=identity))
+        request, copying = prepared.request, self._ticket.copying
+        identity = PromptIdentity.of(self._ticket.names, request.prompt_ids)
+        copies = copying.index(request.prompt_ids, request.max_tokens) if copying is not None else None
+        return replace(prepared, request=replace(request, identity=identity, copies=copies))
 
     async def next_reply(self) -> Reply:
         """One reply; raises the error of a ``Failed``. Not to be called after the ``Finished``."""
@@ -179,7 +184,7 @@ class Session:
         assert self._prepared is not None
         self._end(Outcome.COMPLETED)
         record = records.request_done(
-            self._facts, self._prepared, finished, self._ticket.received_at, anyio.current_time()
+            self._facts, self._prepared, finished, self._ticket.received_at, anyio.current_time(), self._guessing
         )
         self._write("request_done", record)
         log.info(done_line(self._facts.request_id, record))
@@ -199,8 +204,17 @@ def done_line(request_id: int, record: records.Record) -> str:
         f"gen={result['completion_tokens']} cache={result['prefix_cache_hit_tokens']} "
         f"reuse={result['prefix_reuse_path']} ttft={1000 * times['ttft']:.0f}ms queue {1000 * times['queue']:.0f} ms "
         f"prefill={_rate(result['computed_prefill_tokens'], times['prefill'])}tok/s "
-        f"decode={_rate(decoded, times['decode'])}tok/s wall={times['total']:.2f}s speculative=none"
+        f"decode={_rate(decoded, times['decode'])}tok/s wall={times['total']:.2f}s speculative={_told(record)}"
     )
+
+
+def _told(record: records.Record) -> str:
+    """The drafter and its acceptance, on the console."""
+    speculative = record["speculative"]
+    assert isinstance(speculative, dict)
+    if not speculative["drafted_tokens"]:
+        return str(speculative["backend"])
+    return f"{speculative['backend']}:{speculative['accepted_tokens']}/{speculative['drafted_tokens']}"
 
 
 def _rate(tokens: int, seconds: float) -> str:
@@ -213,6 +227,7 @@ async def open_session(
     facts: Callable[[int], RequestFacts],
     request_log: RequestLog,
     observed: Observed,
+    guessing: Guessing,
 ) -> Session:
     """Take a unit of capacity, to be given back when the exchange closes.
 
@@ -224,6 +239,6 @@ async def open_session(
     except Overloaded:
         observed.outcomes[Outcome.REJECTED] += 1
         raise
-    session = Session(ticket, facts(ticket.request_id), request_log, observed)
+    session = Session(ticket, facts(ticket.request_id), request_log, observed, guessing)
     exchange.on_close(session.close)
     return session

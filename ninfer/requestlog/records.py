@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ninfer.actors.messages import Finished
+from ninfer.config import Settings
 from ninfer.scheduler.statistics import SchedulerStatistics
+from ninfer.speculation.statistics import DraftStatistics
 from ninfer.types import Sampling
 
 Record = dict[str, object]
@@ -29,6 +31,22 @@ def digest_of(data: bytes) -> str:
     for byte in data:
         value = ((value ^ byte) * _FNV_PRIME) & 0xFFFF_FFFF_FFFF_FFFF
     return f"{value:016x}"
+
+
+@dataclass(frozen=True, slots=True)
+class Guessing:
+    """How the server guesses tokens: the drafter's name, and the most guesses in a round."""
+
+    backend: str = "none"
+    window: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> Guessing:
+        """As the settings say."""
+        return cls(settings.engine.drafter or "none", settings.scheduler.guesses)
+
+
+NO_GUESSING = Guessing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +120,12 @@ def _span(begin: float | None, end: float | None) -> float:
 
 
 def request_done(
-    facts: RequestFacts, prepared: PreparedFacts, finished: Finished, received_at: float, ended_at: float
+    facts: RequestFacts,
+    prepared: PreparedFacts,
+    finished: Finished,
+    received_at: float,
+    ended_at: float,
+    guessing: Guessing = NO_GUESSING,
 ) -> Record:
     """The request came to its end; all times on one monotonic scale."""
     usage = finished.usage
@@ -135,15 +158,7 @@ def request_done(
         "decode": _span(finished.first_token_at, finished.last_token_at),
         "total": ended_at - received_at,
     }
-    speculative = {
-        "backend": "none",
-        "draft_window": 0,
-        "rounds": 0,
-        "drafted_tokens": 0,
-        "accepted_tokens": 0,
-        "fallback_steps": 0,
-        "accepted_per_position": [],
-    }
+    speculative = (finished.speculation or DraftStatistics()).as_dict(guessing.backend, guessing.window)
     return {
         "request": request_object(facts, prepared),
         "result": result,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ninfer.config import Settings
-from ninfer.requestlog.records import Record
+from ninfer.requestlog.records import Guessing, Record
 from ninfer.step import PAGE_TOKENS
 from ninfer.version import VERSION
 
@@ -96,7 +96,7 @@ def _artifact(facts: StartFacts) -> Record:
 
 
 def _engine(settings: Settings, facts: StartFacts) -> Record:
-    engine, scheduler = settings.engine, settings.scheduler
+    engine, scheduler, guessing = settings.engine, settings.scheduler, Guessing.of(settings)
     return {
         "device": engine.device,
         "max_context": engine.max_context_tokens,
@@ -126,9 +126,9 @@ def _engine(settings: Settings, facts: StartFacts) -> Record:
         "turn_checkpoints": 0,
         "auto_save_evicted": settings.scheduler.auto_save,
         "host_kv_cache_bytes": 0,
-        "speculative_backend": "none",
-        "speculative_draft_window": 0,
-        "proposal_head": "full",
+        "speculative_backend": guessing.backend,
+        "speculative_draft_window": guessing.window,
+        "proposal_head": "optimized" if engine.draft_head else "full",
     }
 
 

@@ -128,7 +128,8 @@ class StartChunk:
 class RowStart:
     """One lane's part of a round; `position` is the number of its positions already in the cache.
 
-    drafts   guesses that may be verified along with its anchor; the mapping covers their positions
+    drafts   guesses of the engine's own that may be verified along with its anchor
+    copies   guesses copied from its text that may be verified instead; the mapping covers the positions of either
     """
 
     request_id: int
@@ -136,6 +137,7 @@ class RowStart:
     position: int
     mapping: PageMapping
     drafts: int = 0
+    copies: int = 0
 
 
 @dataclass(frozen=True, slots=True)

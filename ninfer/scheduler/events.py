@@ -148,6 +148,7 @@ class RowLanded:
 
     drafted    guesses that were verified, at most as many as the row was launched with
     accepted   how many of them, from the first on, were right
+    copied     whether they were copied from the request's text
     """
 
     request_id: int
@@ -156,6 +157,7 @@ class RowLanded:
     blocks: tuple[str, ...] = ()
     drafted: int = 0
     accepted: int = 0
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)

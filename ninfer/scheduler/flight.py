@@ -17,7 +17,7 @@ class Step:
     """One step on the device: a decode round of `requests`, or prompt positions ``[begin, end)`` of the only one.
 
     images   that are stored behind it
-    drafts   of each row of a round
+    drafts   guesses that each row of a round may have: the engine's own, and copied ones instead
     """
 
     number: int
@@ -25,7 +25,7 @@ class Step:
     begin: int = 0
     end: int = 0
     images: tuple[Image, ...] = ()
-    drafts: tuple[int, ...] = ()
+    drafts: tuple[tuple[int, int], ...] = ()
 
 
 class Flight:
@@ -46,7 +46,7 @@ class Flight:
         begin: int = 0,
         end: int = 0,
         images: tuple[Image, ...] = (),
-        drafts: tuple[int, ...] = (),
+        drafts: tuple[tuple[int, int], ...] = (),
     ) -> int:
         """Note a step as launched behind those in flight; returns its number."""
         self.move(signal)

@@ -43,6 +43,7 @@ from ninfer.scheduler.transitions import (
     after,
 )
 from ninfer.scheduler.waiting import candidates, in_order
+from ninfer.scheduler.windows import Windows
 from ninfer.step import pages_for
 from ninfer.types import FinishReason
 
@@ -71,6 +72,7 @@ class Scheduler:
         self.requests: dict[int, Request] = {}
         self._queue: list[Request] = []
         self._sharing = Sharing(settings)
+        self._windows = Windows(settings)
         self._totals = Totals()
         self._next_request = 1
         self._may_admit = True  # whether anything has changed since nobody could be admitted
@@ -340,19 +342,15 @@ class Scheduler:
         self._totals.rounds += 1
         self._totals.row_rounds += len(step.requests)
         self._totals.decode_s += event.device_s
-        for request, row, drafts in zip(step.requests, event.rows, step.drafts, strict=True):
-            if not 1 <= row.drawn <= 1 + row.accepted <= 1 + row.drafted <= 1 + drafts:
-                raise IllegalTransition(
-                    f"request {request.id} drew {row.drawn} tokens with {row.accepted} of {row.drafted} guesses right, "
-                    f"{drafts} were allowed"
-                )
+        self._windows.landed(step, event)
+        for request, row in zip(step.requests, event.rows, strict=True):
             request.blocks.extend(row.blocks)
             request.executed += row.drawn - 1
             request.drew = row.drawn
             if request.state not in ENDED:
                 self._totals.decode_tokens += row.drawn
                 if self.settings.guesses:
-                    self._totals.count_drafts(row.drafted, row.accepted)
+                    self._totals.count_drafts(row.drafted, row.accepted, copied=row.copied)
             self._land_drawn(request, row.drawn, row.stopped)
 
     def _land_drawn(self, request: Request, drawn: int, stopped: bool) -> None:
@@ -570,22 +568,18 @@ class Scheduler:
         self._out.append(cmd.Admit(request.id, request.lane, begun.cached_tokens, begun.way, begun.host_restored))
 
     def _launch_round(self, ready: list[Request]) -> None:
-        drafts = tuple(self._drafts(request) for request in ready)
+        drafts = self._windows.choose(ready)
         number = self.flight.launch(DeviceSignal.ROUND, ready, drafts=drafts)
         before = self.holdings.transfers()
         starts = []
-        for request, guesses in zip(ready, drafts, strict=True):
+        for request, (own, copies) in zip(ready, drafts, strict=True):
             assert request.lane is not None
             position = request.position
             self._move(request, RequestSignal.LAUNCHED)
-            mapping = self.holdings.extend(request, position + 1 + guesses)
+            mapping = self.holdings.extend(request, position + 1 + max(own, copies))
             request.executed, request.drew = position + 1, 1
-            starts.append(cmd.RowStart(request.id, request.lane, position, mapping, guesses))
+            starts.append(cmd.RowStart(request.id, request.lane, position, mapping, own, copies))
         self._out.append(cmd.StartRound(number, tuple(starts), before))
-
-    def _drafts(self, request: Request) -> int:
-        """Guesses that the next row of a request may verify; what it may draw under masks is known for one token."""
-        return 0 if request.masked else min(self.settings.draft_tokens, request.open_drafts)
 
     def _ask_to_be_woken(self) -> None:
         early = (RequestState.PREPARING, RequestState.WAITING)

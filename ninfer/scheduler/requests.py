@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ninfer.scheduler.transitions import RequestState
+from ninfer.speculation.window import Experience
 from ninfer.step import pages_for
 from ninfer.types import FinishReason, Marks
 
@@ -43,6 +44,7 @@ class Request:
     priority lower goes first
     masked   whether each draw waits for a mask that depends on the one before
     retained tokens that its lane was said to keep when it ended
+    guesses  what is known of its guesses, for the choice of their number
     started  whether its first chunk was launched; from then on it is certain that `cached` tokens are reused
     """
 
@@ -63,6 +65,7 @@ class Request:
     marks: Marks = field(default_factory=Marks)
     priority: int = 0
     masked: bool = False
+    guesses: Experience = field(default_factory=Experience)
     started: bool = False
     cached: int = 0
     retained: int = 0

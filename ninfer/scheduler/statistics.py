@@ -14,7 +14,8 @@ class TotalsView:
 
     reuse   how many requests began in which way (serving spec, 14.2)
     host_restores   of them with pages from host memory
-    drafted_tokens, accepted_tokens   guesses that were verified, and were right (speculation spec, 1.7)
+    drafted_tokens, accepted_tokens   guesses that were verified, and were right (speculation spec, 1.7);
+                    copied_tokens, copied_accepted_tokens those of them that were copied from the request's text
     draft_rounds, fallback_steps      row rounds with guesses, and without any although there is speculation
     """
 
@@ -34,6 +35,8 @@ class TotalsView:
     host_restores: int
     drafted_tokens: int
     accepted_tokens: int
+    copied_tokens: int
+    copied_accepted_tokens: int
     draft_rounds: int
     fallback_steps: int
     reuse: tuple[tuple[str, int], ...]
@@ -59,6 +62,8 @@ class Totals:
     host_restores: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    copied_tokens: int = 0
+    copied_accepted_tokens: int = 0
     draft_rounds: int = 0
     fallback_steps: int = 0
     reuse: dict[str, int] = field(default_factory=lambda: dict.fromkeys(WAYS, 0))
@@ -69,10 +74,13 @@ class Totals:
         self.reused_tokens += tokens
         self.host_restores += host_restored
 
-    def count_drafts(self, drafted: int, accepted: int) -> None:
+    def count_drafts(self, drafted: int, accepted: int, *, copied: bool) -> None:
         """A row of a server that speculates has landed."""
         self.drafted_tokens += drafted
         self.accepted_tokens += accepted
+        if copied:
+            self.copied_tokens += drafted
+            self.copied_accepted_tokens += accepted
         if drafted:
             self.draft_rounds += 1
         else:

@@ -11,7 +11,8 @@ reaches the end of the text goes on with itself, so that a repetition is guessed
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
 
 DEFAULT_MIN_MATCH = 12  # --ngram-min-match
 LONGEST_MATCH = 64  # tokens that a match is measured up to
@@ -20,6 +21,20 @@ _MOST_SLOT_BITS = 18
 _MASK64 = (1 << 64) - 1
 _BASE = 0x9E3779B97F4A7C15  # odd; both by the golden ratio
 _SPREAD = 0xD1B54A32D192ED03
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRules:
+    """How the texts of a server are copied from: see :class:`CopyIndex`."""
+
+    min_match: int = DEFAULT_MIN_MATCH
+    barriers: Set[int] = frozenset()
+
+    def index(self, prompt: Sequence[int], most: int) -> CopyIndex:
+        """Of a request that may draw `most` tokens. About half a microsecond a token: not for the event loop."""
+        index = CopyIndex(len(prompt) + most, self.min_match, self.barriers)
+        index.extend(prompt)
+        return index
 
 
 class CopyIndex:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from ninfer.artifact.container import Artifact
 from ninfer.artifact.tiny import build_tiny
 from ninfer.config import EngineSettings, SchedulerSettings
 from ninfer.engine.engine import Engine
+from ninfer.scheduler.statistics import TotalsView
+from ninfer.text.deltas import ContentDelta
+from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason, Sampling
 from tests.support.system import GREEDY, STOP_IDS, TOKENIZER, collect
 
@@ -32,14 +36,14 @@ WARM = Sampling(temperature=1.0, top_k=20, top_p=0.95, min_p=0.0, presence_penal
 class Builder:
     """Loads the CPU engine."""
 
-    def __init__(self, bound: BoundArtifact) -> None:
-        self.bound = bound
+    def __init__(self, bound: BoundArtifact, settings: EngineSettings, tokenizer: Tokenizer) -> None:
+        self.bound, self.settings, self.tokenizer = bound, settings, tokenizer
 
     def plan(self) -> MemoryCheck:
         return MemoryCheck(1, 2, 1, "")
 
     def load(self) -> tuple[Engine, MemoryCheck]:
-        engine = Engine.load(self.bound, ENGINE, TOKENIZER.id_count)
+        engine = Engine.load(self.bound, self.settings, self.tokenizer.id_count)
         return engine, MemoryCheck(1, 2, engine.memory.pages, "")
 
 
@@ -60,10 +64,24 @@ def requests() -> list[GenerationRequest]:
     ]
 
 
-async def answers(bound: BoundArtifact, steps_ahead: int) -> tuple[list[tuple[str, FinishReason, int]], int]:
+Answer = tuple[str, FinishReason, int]
+
+
+async def answers(bound: BoundArtifact, steps_ahead: int) -> tuple[list[Answer], int]:
     """What each request is answered, and how many rows were launched for it all."""
-    scheduler = replace(SCHEDULER, steps_ahead=steps_ahead)
-    system = System(scheduler, Builder(bound), TOKENIZER, EventLog(None), time.time)
+    told, _ended, totals = await serve_all(bound, replace(SCHEDULER, steps_ahead=steps_ahead), ENGINE)
+    return told, totals.row_rounds
+
+
+async def serve_all(
+    bound: BoundArtifact,
+    scheduler: SchedulerSettings,
+    engine: EngineSettings,
+    tokenizer: Tokenizer = TOKENIZER,
+    asked: Sequence[GenerationRequest] = (),
+) -> tuple[list[Answer], list[Finished], TotalsView]:
+    """What each request is answered, and how it all went."""
+    system = System(scheduler, Builder(bound, engine, tokenizer), tokenizer, EventLog(None), time.time)
     ended: dict[int, list[Reply]] = {}
 
     async def ask(number: int, request: GenerationRequest) -> None:
@@ -81,20 +99,24 @@ async def answers(bound: BoundArtifact, steps_ahead: int) -> tuple[list[tuple[st
             tasks.start_soon(serve)
             await ready.wait()
             async with anyio.create_task_group() as asking:
-                for number, request in enumerate(requests()):
+                for number, request in enumerate(asked or requests()):
                     asking.start_soon(ask, number, request)
             while system.machine.requests:
                 await anyio.lowlevel.checkpoint()
-            rows = system.machine.statistics().totals.row_rounds
+            totals = system.machine.statistics().totals
             system.stop()
-    return [answer(ended[number]) for number in sorted(ended)], rows
+    replies = [ended[number] for number in sorted(ended)]
+    ends = [end for reply in replies if isinstance(end := reply[-1], Finished)]
+    return [answer(reply) for reply in replies], ends, totals
 
 
 def answer(replies: list[Reply]) -> tuple[str, FinishReason, int]:
     end = replies[-1]
     assert not isinstance(end, Failed), end.error
     assert isinstance(end, Finished)
-    text = "".join(repr(delta) for reply in replies if isinstance(reply, TextDelta) for delta in reply.deltas)
+    # How a text is cut into deltas depends on how many tokens come at once.
+    deltas = [delta for reply in replies if isinstance(reply, TextDelta) for delta in reply.deltas]
+    text = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
     return text, end.reason, end.usage.completion_tokens
 
 

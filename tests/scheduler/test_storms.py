@@ -102,7 +102,7 @@ def test_many_requests_go_on_from_what_others_have_read() -> None:
     ways: Counter[str] = Counter()
     slots: Counter[str] = Counter()
     reused = read = parks = host_restores = 0
-    for seed in range(0, STORMS, 29):
+    for seed in range(0, STORMS, 19):
         storm = run_storm(seed)
         totals = storm.machine.statistics().totals
         ways.update(dict(totals.reuse))

@@ -40,9 +40,16 @@ class Asked:
 
 
 class Direct:
-    """A scheduler that serves, and its engine."""
+    """A scheduler that serves, and its engine. `guess` says how the output of a request may go on, or is silent."""
 
-    def __init__(self, engine: EngineLike, settings: SchedulerSettings, pages: int) -> None:
+    def __init__(
+        self,
+        engine: EngineLike,
+        settings: SchedulerSettings,
+        pages: int,
+        guess: Callable[[Asked], tuple[int, ...] | None] = lambda asked: None,
+    ) -> None:
+        self.guess = guess
         self.engine = engine
         self.machine = Scheduler(settings)
         self.requests: dict[int, Asked] = {}
@@ -120,7 +127,7 @@ class Direct:
             case cmd.StartChunk():
                 self._launch_chunk(command)
             case cmd.StartRound():
-                rows = tuple(DecodeRow(row.lane, row.position, row.mapping, None, row.drafts) for row in command.rows)
+                rows = tuple(self._row(row) for row in command.rows)
                 self.flight.append((command, self.engine.launch(DecodeRound(rows, command.before))))
             case cmd.Forget():
                 self.ledgers[command.lane] = None
@@ -128,6 +135,11 @@ class Direct:
                 self.orders.append(command)
             case _:
                 pass
+
+    def _row(self, row: cmd.RowStart) -> DecodeRow:
+        guesses = self.guess(self.requests[row.request_id]) if row.drafts else None
+        copied = guesses[: row.drafts] if guesses is not None else None
+        return DecodeRow(row.lane, row.position, row.mapping, None, row.drafts, copied)
 
     def _launch_chunk(self, command: cmd.StartChunk) -> None:
         asked = self.requests[command.request_id]

@@ -110,9 +110,10 @@ class DeviceMemory:
         for row in command.rows:
             history, count = histories[row.request_id], drawn[row.request_id]
             end = row.position + count
-            table = self._map(row.request_id, row.mapping, row.position + 1 + row.drafts)
-            wrong = history[:end] + bytes(row.drafts + 1 - count)
-            self._run(row.request_id, row.lane, table, row.position, row.position + 1 + row.drafts, wrong)
+            guesses = max(row.drafts, row.copies)
+            table = self._map(row.request_id, row.mapping, row.position + 1 + guesses)
+            wrong = history[:end] + bytes(guesses + 1 - count)
+            self._run(row.request_id, row.lane, table, row.position, row.position + 1 + guesses, wrong)
             block = standing_block(end, drew=count, folds_late=self.folds_late)
             self.lanes[row.lane] = Standing(history[:end], block)
 

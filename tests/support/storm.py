@@ -88,6 +88,8 @@ class Storm:
             prefill_decode_ratio=choose([None, None, 0.5, 2.0]),
             steps_ahead=seed % 2,
             draft_tokens=0 if seed % 2 else choose([0, 1, 3, 5, 15]),
+            copied_tokens=0 if seed % 2 else choose([0, 0, 7]),
+            adaptive_drafts=choose([True, False]),
             drain_s=choose([0.0, 1.0]),
             exit_on_failure=choose([True, False]),
             prefix_reuse=self.random.random() < 0.9,
@@ -124,6 +126,7 @@ class Storm:
         self.void = False
         self.landed_behind_a_fault = 0
         self.resetting = False
+        self.copied: set[int] = set()  # whose guesses are copied
         self.masking: list[int] = []
         self.wake: float | None = None
         self.exits: list[cmd.Exit] = []
@@ -300,11 +303,15 @@ class Storm:
             if client.masked:
                 assert client.drawing == client.drawn, "a masked row behind one that has not landed"
                 assert row.request_id not in self.masking, "a masked row without its mask"
-        counts = {row.request_id: 1 + self.random.randint(0, row.drafts) for row in command.rows}
+        self.copied = {row.request_id for row in command.rows if row.copies and self.random.random() < 0.5}
+        guesses = {row.request_id: row.copies if row.request_id in self.copied else row.drafts for row in command.rows}
+        counts = {row.request_id: 1 + self.random.randint(0, guesses[row.request_id]) for row in command.rows}
         histories: dict[int, bytes] = {}
         for row in command.rows:
             client = self.clients[row.request_id]
-            assert client.drawing + 1 + row.drafts <= self.effective(client), "a guess behind the last token"
+            most = max(row.drafts, row.copies)
+            assert most <= self.settings.guesses
+            assert client.drawing + 1 + most <= self.effective(client), "a guess behind the last token"
             self.draw(client, counts[row.request_id])
             histories[row.request_id] = client.history
         if self.settings.guesses:
@@ -512,8 +519,9 @@ class Storm:
                 stopped = self.random.random() < 0.05
                 if not stopped:
                     self.begin_mask(row.request_id)
-                drafted = self.random.randint(count - 1, row.drafts)
-                rows.append(ev.RowLanded(row.request_id, count, stopped, blocks, drafted, count - 1))
+                copied = row.request_id in self.copied
+                drafted = self.random.randint(count - 1, row.copies if copied else row.drafts)
+                rows.append(ev.RowLanded(row.request_id, count, stopped, blocks, drafted, count - 1, copied))
             self.send(ev.RoundLanded(step.step, tuple(rows), device_s))
 
     def begin_mask(self, request_id: int) -> None:

@@ -1,0 +1,110 @@
+"""Guesses behind all actors: on random weights and on the embedded model, no text is another for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from ninfer.actors.messages import GenerationRequest
+from ninfer.artifact.binder import BoundArtifact
+from ninfer.artifact.container import Artifact
+from ninfer.artifact.tiny import build_tiny
+from ninfer.config import Settings
+from ninfer.embedded import ARTIFACT
+from ninfer.engine.loading import bind_for
+from ninfer.served import open_served
+from ninfer.speculation.statistics import DraftStatistics
+from ninfer.text.tokenizer import Tokenizer
+from ninfer.types import FinishReason
+from tests.actors.test_same_text import ENGINE, SCHEDULER, WARM, Answer, requests, serve_all
+from tests.support.system import GREEDY, TOKENIZER
+
+pytestmark = pytest.mark.asyncio
+
+LAYER = replace(ENGINE, drafter="mtp", draft_tokens=15)
+TEXT = """<|im_start|>user
+Repeat this list and then write it once more, as JSON: alpha, beta, gamma, delta, epsilon, alpha, beta, gamma, delta,
+epsilon, alpha, beta, gamma<|im_end|>
+<|im_start|>assistant
+<think>
+
+</think>
+
+alpha, beta, gamma, delta, epsilon, alpha, beta, gamma, delta, epsilon, alpha, beta, gamma, delta, epsilon, alpha"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How tokens are guessed: by the layer, copied, and whether the window follows what guesses are worth."""
+
+    own: int = 0
+    copied: int = 0
+    adaptive: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.own}-{self.copied}" + "-auto" * self.adaptive
+
+
+async def guessed(
+    bound: BoundArtifact, tokenizer: Tokenizer, way: Way, asked: list[GenerationRequest]
+) -> tuple[list[Answer], DraftStatistics]:
+    """What is answered, and what guesses came to, which every counter agrees on."""
+    scheduler = replace(
+        SCHEDULER, steps_ahead=0, draft_tokens=way.own, copied_tokens=way.copied, adaptive_drafts=way.adaptive
+    )
+    engine = replace(LAYER, drafter="mtp" if way.own else None, draft_tokens=scheduler.guesses)
+    told, ends, totals = await serve_all(bound, scheduler, engine, tokenizer, asked)
+    counts = sum((end.speculation for end in ends if end.speculation is not None), DraftStatistics())
+    assert (counts.drafted, counts.accepted) == (totals.drafted_tokens, totals.accepted_tokens)
+    assert (counts.rounds, counts.fallback_steps) == (totals.draft_rounds, totals.fallback_steps)
+    assert (counts.copied_drafted, counts.copied_accepted) == (totals.copied_tokens, totals.copied_accepted_tokens)
+    if scheduler.guesses:
+        void = totals.row_rounds - totals.draft_rounds - totals.fallback_steps
+        assert 0 <= void <= sum(bool(request.stops) for request in asked)  # a row behind a stop string
+    return told, counts
+
+
+@pytest.mark.parametrize("way", [Way(3), Way(1, 15), Way(5, 0, adaptive=True)], ids=str)
+async def test_random_weights_answer_the_same(tmp_path: Path, way: Way) -> None:
+    path = tmp_path / "tiny.ninfer"
+    build_tiny(path)
+    with Artifact.open(path) as artifact:
+        bound = bind_for(artifact, LAYER)
+        plain, nothing = await guessed(bound, TOKENIZER, Way(), requests())
+        told, counts = await guessed(bound, TOKENIZER, way, requests())
+    assert told == plain
+    assert nothing == DraftStatistics()
+    assert counts.drafted > counts.accepted
+
+
+@pytest.mark.parametrize("way", [Way(3), Way(2, 7), Way(5, 0, adaptive=True)], ids=str)
+async def test_the_embedded_model_answers_the_same(way: Way) -> None:
+    with Artifact.open(ARTIFACT) as artifact:
+        served = open_served(artifact, Settings(ARTIFACT, engine=replace(LAYER, device="cpu")))
+        tokenizer = served.model.tokenizer
+        asked = embedded_requests(tokenizer)
+        plain, _ = await guessed(served.bound, tokenizer, Way(), asked)
+        told, counts = await guessed(served.bound, tokenizer, way, asked)
+    assert told == plain
+    assert [reason for _text, reason, _tokens in told].count(FinishReason.STOP_STRING) == 1
+    assert counts.drafted > 0
+    if not way.adaptive:  # else it depends on the machine
+        assert counts.accepted > 10
+        assert (counts.copied_accepted > 0) == (way.copied > 0)
+
+
+def embedded_requests(tokenizer: Tokenizer) -> list[GenerationRequest]:
+    """One greedy, one that draws, one that ends at a stop string, which comes in the middle of a round."""
+    ids = tuple(tokenizer.encode_with_control(TEXT))
+    request = GenerationRequest(
+        prompt_ids=ids,
+        opens_think=False,
+        sampling=GREEDY,
+        max_tokens=30,
+        stops=(),
+        stop_ids=tuple(sorted(tokenizer.stop_ids)),
+    )
+    warm = replace(request, sampling=replace(WARM, presence_penalty=0.0))
+    return [request, warm, replace(request, stops=("is is is",))]
