@@ -280,7 +280,8 @@ class RequestTimeline:
     admitted_s      when its lane began to work for it
     released_s      when its answer was written, or its client had gone
     read_tokens     prompt tokens in the cache, of which `cached_tokens` were there; in `chunks` steps so far
-    drawn_tokens    in the first token and `rounds` rounds
+    drawn_tokens    in the first token and `rounds` rounds, which verified `drafted_tokens` guesses and found
+                    `accepted_tokens` of them right
     finish_reason   how it ended, or `error_code` why it could not go on
     """
 
@@ -307,6 +308,8 @@ class RequestTimeline:
     chunks: int
     drawn_tokens: int
     rounds: int
+    drafted_tokens: int
+    accepted_tokens: int
     finish_reason: str | None
     error_code: str | None
     retained_tokens: int

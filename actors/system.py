@@ -249,7 +249,7 @@ class System:
         engine = self._engine
         assert engine is not None
         try:
-            await self._device.run(lambda: warm_up(engine))
+            await self._device.run(lambda: warm_up(engine, self.machine.settings.draft_tokens))
         except Exception as error:
             log.warning("the warm-up generation failed", error=f"{type(error).__name__}: {error}")
         self._tell(ev.WarmedUp())

@@ -41,6 +41,8 @@ class _Record:
     last_token: float | None = None
     drawn_tokens: int = 0
     rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     ended: float | None = None
     finish_reason: str | None = None
     error_code: str | None = None
@@ -117,6 +119,8 @@ class Timelines:
                 record.last_token = now
                 record.drawn_tokens += row.drawn
                 record.rounds += 1
+                record.drafted_tokens += row.drafted
+                record.accepted_tokens += row.accepted
 
     def _step_failed(self, _now: float, event: ev.StepFailed) -> None:
         self._chunks.pop(event.step, None)
@@ -189,6 +193,8 @@ def _timeline(record: _Record, now: float, ahead: int | None) -> RequestTimeline
         chunks=record.chunks,
         drawn_tokens=record.drawn_tokens,
         rounds=record.rounds,
+        drafted_tokens=record.drafted_tokens,
+        accepted_tokens=record.accepted_tokens,
         finish_reason=record.finish_reason,
         error_code=record.error_code,
         retained_tokens=record.retained_tokens,

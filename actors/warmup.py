@@ -11,11 +11,14 @@ PROMPT = (0, 1, 2, 3)
 TOKENS = 4
 
 
-def warm_up(engine: EngineLike) -> None:
-    """Generate four tokens on lane 0 and forget them."""
+def warm_up(engine: EngineLike, guesses: int = 0) -> None:
+    """Generate at least four tokens on lane 0, with up to so many guesses a round, and forget them."""
     greedy = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
     nothing = PageMapping(1, ())
     engine.launch(PrefillChunk(0, 0, PROMPT, PageMapping(0, (0,)), LaneSetup(greedy, ()), sample=True)).wait()
-    for drawn in range(TOKENS - 1):
-        engine.launch(DecodeRound((DecodeRow(0, len(PROMPT) + drawn, nothing),))).wait()
+    position = len(PROMPT)
+    for _ in range(TOKENS - 1):
+        row = DecodeRow(0, position, nothing, drafts=guesses)
+        (drawn,) = engine.launch(DecodeRound((row,))).wait().drawn
+        position += len(drawn.token_ids)
     engine.reset()

@@ -66,7 +66,9 @@ class Model:
         return Loaded(engine, settings.device)
 
     def _settings(self, logged: EngineSettings, pages: int) -> EngineSettings:
-        settings = replace(logged, kv_capacity_tokens=pages * PAGE_TOKENS, device_memory_limit_bytes=None)
+        # Nothing is guessed here: see above.
+        settings = replace(logged, drafter=None, draft_head=False)
+        settings = replace(settings, kv_capacity_tokens=pages * PAGE_TOKENS, device_memory_limit_bytes=None)
         device = self._device if self._device is not None else logged.device
         if device != logged.device:
             settings = replace(settings, device=device, compute_dtype=EngineSettings().compute_dtype)

@@ -12,7 +12,6 @@ import anyio
 import orjson
 import pytest
 
-from ninfer.actors.engine import MemoryCheck
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.messages import GenerationRequest
 from ninfer.actors.system import System
@@ -24,7 +23,7 @@ from ninfer.constraints.compiler import Compiler
 from ninfer.constraints.constraint import Constraint, RegexAnswer
 from ninfer.constraints.enforced import enforce
 from ninfer.constraints.matcher import Reading
-from ninfer.engine.engine import Engine
+from ninfer.embedded import ARTIFACT
 from ninfer.ledger import PromptIdentity
 from ninfer.replay import Onlooker, main, replay
 from ninfer.scheduler import commands as cmd
@@ -34,6 +33,8 @@ from ninfer.scheduler.records import EngineRecord, build, to_record
 from ninfer.served import open_served
 from ninfer.server import open_event_log
 from ninfer.types import Marks, Sampling
+from tests.actors.test_guesses import embedded_requests
+from tests.actors.test_same_text import Builder
 from tests.support.system import GREEDY, TOKENIZER, collect
 
 pytestmark = pytest.mark.asyncio
@@ -51,20 +52,6 @@ WARM = Sampling(temperature=1.0, top_k=20, top_p=0.95, min_p=0.0, presence_penal
 
 COMPILER = Compiler(TOKENIZER)
 HEX = Constraint(RegexAnswer("([0-9a-f]{2} )+", "structured_outputs.regex"))
-
-
-class Builder:
-    """Loads the CPU engine."""
-
-    def __init__(self, bound: BoundArtifact) -> None:
-        self.bound = bound
-
-    def plan(self) -> MemoryCheck:
-        return MemoryCheck(1, 2, 1, "")
-
-    def load(self) -> tuple[Engine, MemoryCheck]:
-        engine = Engine.load(self.bound, replace(ENGINE, kv_capacity_tokens=PAGES * 64), TOKENIZER.id_count)
-        return engine, MemoryCheck(1, 2, PAGES, "")
 
 
 def conversation() -> list[GenerationRequest]:
@@ -88,7 +75,15 @@ def conversation() -> list[GenerationRequest]:
 
 
 async def serve(bound: BoundArtifact, log: EventLog) -> System:
-    system = System(SCHEDULER, Builder(bound), TOKENIZER, log, lambda: 0.0)
+    builder = Builder(bound, replace(ENGINE, kv_capacity_tokens=PAGES * 64), TOKENIZER)
+    system = System(SCHEDULER, builder, TOKENIZER, log, lambda: 0.0)
+    requests = conversation()
+    await ask_all(system, [requests[:2], requests[2:4], requests[4:]])
+    return system
+
+
+async def ask_all(system: System, groups: Sequence[Sequence[GenerationRequest]]) -> None:
+    """Start a system, ask it everything, a group at once, and stop it."""
     ready = anyio.Event()
 
     async def run() -> None:
@@ -104,13 +99,11 @@ async def serve(bound: BoundArtifact, log: EventLog) -> System:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             await ready.wait()
-            requests = conversation()
-            for pair in (requests[:2], requests[2:4], requests[4:]):
+            for group in groups:
                 async with anyio.create_task_group() as asking:
-                    for request in pair:
+                    for request in group:
                         asking.start_soon(ask, request)
             system.stop()
-    return system
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +156,30 @@ async def test_a_run_draws_its_tokens_again(
     assert "cut short" in capsys.readouterr().out
 
 
+async def test_a_run_with_guesses_draws_its_tokens_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever was guessed, the rounds have as many tokens again, and the same."""
+    scheduler = replace(SCHEDULER, steps_ahead=0, draft_tokens=3, copied_tokens=7)
+    engine = replace(ENGINE, drafter="mtp", draft_tokens=7)
+    file = io.BytesIO()
+    with Artifact.open(ARTIFACT) as artifact:
+        served = open_served(artifact, Settings(ARTIFACT, engine=engine))
+        record = EngineRecord(engine, artifact.artifact_id, served.bound.target, served.bound.weights_id)
+        tokenizer = served.model.tokenizer
+        builder = Builder(served.bound, engine, tokenizer)
+        log = EventLog(file, content=True, engine=record)
+        system = System(scheduler, builder, tokenizer, log, lambda: 0.0)
+        await ask_all(system, [embedded_requests(tokenizer)])
+    lines = file.getvalue().splitlines(keepends=True)
+    drawn = [len(orjson.loads(line)["token_ids"]) for line in lines if b'"Drawn"' in line]
+    assert max(drawn) > 2, "some round has to draw several tokens"
+    assert executed(tmp_path, lines, ARTIFACT) == 0
+    assert f"compared {sum(drawn)} tokens: same" in capsys.readouterr().out
+    at = next(n for n, line in enumerate(lines) if b'"Drawn"' in line and len(orjson.loads(line)["token_ids"]) > 2)
+    first, *others = orjson.loads(lines[at])["token_ids"]
+    assert executed(tmp_path, changed(lines, at, token_ids=[first, others[0] + 1, *others[1:]]), ARTIFACT) == 1
+    assert f"the log has {first} {others[0] + 1}" in capsys.readouterr().err
+
+
 async def test_the_log_of_a_server_names_its_engine(tmp_path: Path, tiny: Path) -> None:
     with Artifact.open(tiny) as artifact:
         for name, script in (("model.log", None), ("scripted.log", tmp_path / "script")):
@@ -209,7 +226,7 @@ async def test_another_sampling_law_draws_other_tokens(
         (lambda run: changed(run, where(run, type="Prompt"), sampling={}), "not content of this version"),
         (lambda run: changed(run, 0, engine=None), "there was no model behind it"),
         (lambda run: changed(run, 0, engine={}), "not one of this version"),
-        (lambda run: changed(run, 0, format_version=1), "event log format 1 is not 2"),
+        (lambda run: changed(run, 0, format_version=2), "event log format 2 is not 3"),
         (
             lambda run: changed(run, 0, engine={**orjson.loads(run[0])["engine"], "weights_id": "other"}),
             "written with another model",

@@ -199,6 +199,8 @@ class Account:
     """Everything about one request; what has not happened by the end of the replay is None or empty.
 
     arrived   seconds of the log's clock; every other time is relative to it
+    drafted_tokens, accepted_tokens
+              guesses that were verified in its rounds, and were right
     """
 
     request_id: int
@@ -219,6 +221,8 @@ class Account:
     drawn_tokens: int = 0
     rounds: int = 0
     largest_round: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     longest_gap: Gap | None = None
     end: End | None = None
     released: float | None = None

@@ -147,6 +147,8 @@ class Explainer(Onlooker):
         for row in event.rows:
             if self._is_it(row.request_id) and self.account is not None and self.account.end is None:
                 self.account.rounds += 1
+                self.account.drafted_tokens += row.drafted
+                self.account.accepted_tokens += row.accepted
                 self.account.largest_round = max(self.account.largest_round, len(event.rows))
                 self._draw(now, row.drawn)
 

@@ -46,7 +46,10 @@ def _blocks(account: Account) -> Iterator[tuple[float, list[str]]]:
         yield account.longest_gap.begin, list(_gap(account.longest_gap))
     if account.last_token is not None:
         others = f", with up to {account.largest_round - 1} others" if account.largest_round > 1 else ""
-        drawn = f"{account.drawn_tokens} in all, {account.rounds} rounds{others}"
+        guesses = f", {account.accepted_tokens} of {account.drafted_tokens} guesses right"
+        drawn = (
+            f"{account.drawn_tokens} in all, {account.rounds} rounds{others}{guesses * bool(account.drafted_tokens)}"
+        )
         yield account.last_token, [f"{_at(account.last_token)} last token: {drawn}"]
     if account.end is not None:
         yield account.end.at, [_end(account.end)]

@@ -87,6 +87,8 @@ class RequestTimeline(Struct):
     chunks: int
     drawn_tokens: int
     rounds: int
+    drafted_tokens: int
+    accepted_tokens: int
     finish_reason: str | None
     error_code: str | None
     retained_tokens: int
