@@ -117,6 +117,15 @@ def test_values_reach_the_tree() -> None:
         ("--tls-key a", "need each other"),
         ("--log-content", "needs --event-log"),
         ("--host-kv-cache 1", "--host-kv-cache-mib"),
+        ("--spec dflash --draft-tokens 3", "dflash is not built into this version; it has mtp"),
+        ("--spec eagle --draft-tokens 3", "must be one of mtp"),
+        ("--spec mtp", "--spec needs --draft-tokens"),
+        ("--spec mtp --draft-tokens 0", "must be in 1..15"),
+        ("--spec mtp --draft-tokens 16", "must be in 1..15"),
+        ("--spec mtp --draft-tokens 3 --engine scripted --script s", "--spec needs a model"),
+        ("--draft-tokens 3", "--draft-tokens needs --spec"),
+        ("--lm-head-draft", "--lm-head-draft needs --spec"),
+        ("--ngram-draft-tokens 16", "must be in 0..15"),
         ("--log-level loud", "must be one of trace"),
     ],
 )
@@ -124,6 +133,26 @@ def test_wrong_lines_are_refused_with_the_reason(line: str, says: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse(line.split())
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "engine", "scheduler"),
+    [
+        ("", (None, 0, False), (1, 0, 0, False)),
+        ("--ngram-draft-tokens 0", (None, 0, False), (1, 0, 0, False)),
+        ("--ngram-draft-tokens 7", (None, 7, False), (0, 0, 7, False)),
+        ("--spec mtp --draft-tokens 3", ("mtp", 3, False), (0, 3, 0, False)),
+        ("--spec mtp --draft-tokens 15 --lm-head-draft", ("mtp", 15, True), (0, 15, 0, False)),
+        ("--spec mtp --draft-tokens auto", ("mtp", 5, False), (0, 5, 0, True)),
+        ("--spec mtp --draft-tokens 3 --ngram-draft-tokens 9", ("mtp", 9, False), (0, 3, 9, False)),
+    ],
+)
+def test_guesses(line: str, engine: tuple[object, ...], scheduler: tuple[object, ...]) -> None:
+    settings = parse(line.split())
+    told = settings.engine
+    assert (told.drafter, told.draft_tokens, told.draft_head) == engine
+    rules = settings.scheduler
+    assert (rules.steps_ahead, rules.draft_tokens, rules.copied_tokens, rules.adaptive_drafts) == scheduler
 
 
 @pytest.mark.parametrize("name", sorted(TO_COME))

@@ -30,7 +30,7 @@ def blocks(history: bytes) -> tuple[str, ...]:
 
 class Driver:
     """A server whose steps land when the test says so. `out` is everything it has ordered, `now` its clock; `accepts`
-    of a row's guesses are right, if there are so many.
+    of a row's guesses are right, if there are so many, and a round takes `round_s`.
     """
 
     def __init__(self, pages: int = 128, *, folds_late: bool = False, **settings: object) -> None:
@@ -42,6 +42,7 @@ class Driver:
         self.out: list[cmd.Command] = []
         self.now = 0.0
         self.accepts = 15
+        self.round_s = 0.001
         self._draw = random.Random(7)
         self._tickets = 0
         self._at: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -80,7 +81,7 @@ class Driver:
             at, drafts, count = self._at[step.number, request.id]
             filled = tuple(name for end in range(at + 2, at + 2 + count) for name in self._filled(request.id, end))
             rows.append(ev.RowLanded(request.id, count, request.id == stop, filled, drafts, count - 1))
-        return self.send(ev.RoundLanded(step.number, tuple(rows), 0.001))
+        return self.send(ev.RoundLanded(step.number, tuple(rows), self.round_s))
 
     def run(self) -> None:
         """Everything in flight and everything that follows from it lands."""

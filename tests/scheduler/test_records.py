@@ -36,6 +36,8 @@ MESSAGES = [
     ev.RoundLanded(7, (ev.RowLanded(1, 1, False), ev.RowLanded(2, 1, True)), 0.25),
     cmd.StartChunk(1, 2, 0, 64, 128, PageMapping(1, (4, 9)), True),
     cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ())),)),
+    ev.RoundLanded(7, (ev.RowLanded(1, 3, False, ("a",), 4, 2, True),), 0.25),
+    cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ()), 3, 15),)),
     cmd.Finish(1, None, "stop_token"),
     cmd.Finish(1, 2, "cancelled"),
     ev.Prepared(1, 130, 5, ("a", "b"), Marks(turn=128, preamble=64), -1, masked=True),

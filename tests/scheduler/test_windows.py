@@ -1,0 +1,135 @@
+"""How many guesses a row may have, what it holds for them, and what a round may come back with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from ninfer.config import SchedulerSettings
+from ninfer.errors import IllegalTransition
+from ninfer.scheduler import commands as cmd
+from ninfer.scheduler import events as ev
+from ninfer.scheduler.machine import Scheduler
+from ninfer.step import PAGE_TOKENS, PageMapping
+from tests.scheduler.driving import Driver, text
+from tests.scheduler.test_machine import serving
+
+GUESSING = {"steps_ahead": 0, "draft_tokens": 4}
+
+
+def rounds(driver: Driver) -> Iterator[cmd.RowStart]:
+    return (row for command in driver.out if isinstance(command, cmd.StartRound) for row in command.rows)
+
+
+def test_no_guess_is_behind_the_last_token_and_every_one_has_a_page() -> None:
+    driver = Driver(**GUESSING)
+    driver.say(text(60), limit=14)
+    # The first token comes with the prompt, five with each round.
+    assert [(row.position, row.drafts) for row in rounds(driver)] == [(60, 4), (65, 4), (70, 2)]
+    assert [row.mapping for row in rounds(driver)] == [PageMapping(1, (1,)), PageMapping(2, ()), PageMapping(2, ())]
+    totals = driver.machine.statistics().totals
+    assert (totals.decode_tokens, totals.rounds, totals.drafted_tokens, totals.accepted_tokens) == (13, 3, 10, 10)
+    assert (totals.draft_rounds, totals.fallback_steps) == (3, 0)
+
+
+def test_the_longest_sequence_ends_where_it_does_without_guesses() -> None:
+    driver = Driver(max_context_tokens=64, **GUESSING)
+    request = driver.ask(text(60), limit=1000)
+    driver.run()
+    (end,) = (command for command in driver.out if isinstance(command, cmd.Finish))
+    assert (end.request_id, end.reason, end.retained_tokens) == (request, "context_capacity", 64)
+    assert [(row.position, row.drafts) for row in rounds(driver)] == [(60, 2)]
+
+
+@pytest.mark.parametrize("folds_late", [False, True])
+@pytest.mark.parametrize("accepts", range(5))
+def test_what_follows_goes_on_from_the_block_that_a_round_has_led_into(accepts: int, folds_late: bool) -> None:
+    driver = Driver(folds_late=folds_late, **GUESSING)
+    driver.accepts = accepts
+    first = driver.say(text(PAGE_TOKENS - 3), limit=40)
+    history = driver.histories[first]
+    second = driver.say(history + text(70, 1), limit=3)
+    _lane, way, cached = driver.reused(second)
+    assert (way, cached) == ("append_frontier", PAGE_TOKENS)
+
+
+def test_a_stop_token_within_a_round_ends_the_session_there() -> None:
+    driver = Driver(**GUESSING)
+    request = driver.ask(text(70), limit=40)
+    driver.land()
+    driver.accepts = 1
+    driver.land()
+    (end,) = (command for command in driver.land(stop=request) if isinstance(command, cmd.Finish))
+    # The second round was launched when all guesses were right.
+    assert (end.reason, end.retained_tokens) == ("stop_token", 70 + 1 + 5 + 2)
+
+
+def test_requests_that_draw_under_masks_have_no_guesses() -> None:
+    machine = serving(**GUESSING, copied_tokens=4)
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Prepared(1, 70, 20, masked=True), 0.0)
+    machine.handle(ev.ChunkLanded(1, 1, False, 0.1), 0.0)
+    (start,) = machine.handle(ev.MaskReady(1), 0.0)
+    assert isinstance(start, cmd.StartRound)
+    assert [(row.drafts, row.copies) for row in start.rows] == [(0, 0)]
+
+
+def test_copied_guesses_have_a_limit_and_counters_of_their_own() -> None:
+    machine = serving(steps_ahead=0, copied_tokens=7)
+    (start,) = first_round(machine)
+    assert [(row.drafts, row.copies) for row in start.rows] == [(0, 7)]
+    machine.handle(ev.RoundLanded(2, (ev.RowLanded(1, 3, False, (), 5, 2, True),), 0.1), 0.0)
+    totals = machine.statistics().totals
+    assert (totals.copied_tokens, totals.copied_accepted_tokens, totals.accepted_tokens) == (5, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        ev.RowLanded(1, 0, False),
+        ev.RowLanded(1, 2, False),
+        ev.RowLanded(1, 3, False, (), 4, 1),
+        ev.RowLanded(1, 1, False, (), 1, 2),
+        ev.RowLanded(1, 6, False, (), 5, 5),
+        ev.RowLanded(1, 2, False, (), 1, 1, True),
+    ],
+)
+def test_a_round_cannot_draw_more_than_it_was_launched_for(row: ev.RowLanded) -> None:
+    machine = serving(**GUESSING)
+    first_round(machine)
+    with pytest.raises(IllegalTransition, match="request 1 drew"):
+        machine.handle(ev.RoundLanded(2, (row,), 0.1), 0.0)
+
+
+def test_no_step_is_ahead_of_a_round_with_guesses() -> None:
+    for settings in (SchedulerSettings(draft_tokens=1), SchedulerSettings(copied_tokens=1)):
+        with pytest.raises(IllegalTransition, match="no step can be ahead"):
+            Scheduler(settings)
+        Scheduler(replace(settings, steps_ahead=0))
+
+
+def test_guesses_that_are_never_right_stop_and_those_that_are_go_on() -> None:
+    """Rounds of 10 ms, a millisecond more for every guess."""
+    drafts = {}
+    for accepts in (0, 5):
+        driver = Driver(lanes=1, steps_ahead=0, draft_tokens=5, adaptive_drafts=True, max_context_tokens=1024)
+        driver.accepts = accepts
+        driver.ask(text(60), limit=300)
+        driver.land()
+        while driver.machine.flight.steps:
+            driver.round_s = 0.01 + 0.001 * list(rounds(driver))[-1].drafts
+            driver.land()
+        drafts[accepts] = [row.drafts for row in rounds(driver)]
+    assert sum(drafts[0][-100:]) < 20
+    assert drafts[5][-5] == 5
+    assert drafts[0][:2] == drafts[5][:2] == [0, 0], "what a round without guesses takes is measured first"
+
+
+def first_round(machine: Scheduler) -> list[cmd.StartRound]:
+    """A request of 70 tokens that may draw 20, up to its first round."""
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Prepared(1, 70, 20), 0.0)
+    commands = machine.handle(ev.ChunkLanded(1, 1, False, 0.1), 0.0)
+    return [command for command in commands if isinstance(command, cmd.StartRound)]
