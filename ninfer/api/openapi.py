@@ -16,6 +16,7 @@ from ninfer.version import VERSION
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
+_EVENTS = "text/event-stream"  # without a schema: readers of 3.1 differ in whether it is of the text or of each event
 _OPEN: tuple[dict[str, list[str]], ...] = ({},)
 
 
@@ -165,9 +166,9 @@ def _answer(method: str, described: Described, schema_of: Mapping[int, Mapping[s
     if described.answer is not None:
         content[_JSON] = {"schema": schema_of[id(described.answer)]}
     if described.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content[_EVENTS] = {}
     if described.text is not None:
-        content[described.text] = {"schema": {"type": "string"}}
+        content[described.text] = {} if described.text == _EVENTS else {"schema": {"type": "string"}}
     if content and method != "HEAD":
         answer["content"] = content
     return answer

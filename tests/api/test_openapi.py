@@ -147,6 +147,8 @@ async def test_the_document_has_every_route_and_nothing_else() -> None:
     model = found["paths"]["/v1/models/{name}"]["get"]
     assert model["parameters"] == [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
     assert found["paths"]["/health"]["get"]["security"] == [{}]
+    for path, method in (("/v1/messages", "post"), ("/events", "get")):
+        assert found["paths"][path][method]["responses"]["200"]["content"]["text/event-stream"] == {}
     assert set(found["paths"]["/health"]["get"]["responses"]) == {"200", "503", "4XX", "5XX"}
 
 
