@@ -122,8 +122,9 @@ class DecodeRow:
     mask     ids that may be drawn, as little-endian 32-bit words: bit ``id % 32`` of word ``id // 32``; None for all.
              Ids behind its last word may not. At least one id is left
     drafts   how many tokens behind the anchor may be guessed and verified along with it; the mapping covers their
-             positions. The engine may guess fewer. With a mask there are none
+             positions. The engine may guess fewer. With a mask all guesses are copied
     copied   guesses to verify instead of the engine's own: at most `drafts`; None leaves it to the engine
+    masks    with a mask: what may be drawn behind each copied guess
     """
 
     lane: int
@@ -132,6 +133,7 @@ class DecodeRow:
     mask: bytes | None = field(default=None, repr=False)
     drafts: int = 0
     copied: tuple[int, ...] | None = field(default=None, repr=False)
+    masks: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class LaneTables:
     stops    [C, 32] int32, -1 where there is none
     counts   [C, V]  int32: generated tokens of the running request
     anchors  [C]     int32: the last drawn token
-    masks    [C, W]  int32, W = :func:`mask_words` of V: ids that may be drawn, at least one of them public
+    masks    [C, W]  int32, W = :func:`mask_words` of V: ids that may be drawn, at least one of them public; or
+             [C, L, W], for each of the columns that are verified together
     """
 
     laws: Tensor
@@ -103,7 +104,8 @@ def draw(
     for row, lane in enumerate(lanes.tolist()):
         legal = logits[row : row + 1, :public_ids]
         counts = tables.counts[lane : lane + 1, :public_ids]
-        drawable = torch.nan_to_num(legal).masked_fill(~allowed(tables.masks[lane], public_ids), float("-inf"))
+        mask = tables.masks[lane].view(-1, tables.masks.shape[-1])[0]
+        drawable = torch.nan_to_num(legal).masked_fill(~allowed(mask, public_ids), float("-inf"))
         token = int(sample(drawable, counts, [_law(tables.laws[lane])], [float(uniforms[row])]))
         stopped = STOPPED if token in tables.stops[lane].tolist() else 0
         fault = 0 if bool(torch.isfinite(legal).all()) else NOT_FINITE

@@ -27,9 +27,9 @@ WARPS = 4
 MAX_CANDIDATES = tl.constexpr(20)
 
 
-@triton.jit(do_not_specialize=["vocabulary", "public", "words", "columns"])
+@triton.jit(do_not_specialize=["vocabulary", "public", "lane_words", "column_words", "columns"])
 def choose_candidates(
-    logits, lanes, ids, laws, counts, masks, keys, faults, vocabulary, public, words, columns,
+    logits, lanes, ids, laws, counts, masks, keys, faults, vocabulary, public, lane_words, column_words, columns,
     LAW: tl.constexpr, SIZE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     """keys[t, program, KEPT]: the best penalised logits of a block, of `columns` columns per lane. The guesses in front
@@ -50,7 +50,8 @@ def choose_candidates(
         for behind in range(token % columns):
             count += (tl.load(ids + token - behind) == row).to(tl.int32)
         value = value - presence * (count > 0).to(tl.float32) - frequency * count.to(tl.float32)
-    word = tl.load(masks + lane * words + (row >> 5), mask=legal, other=0)
+    mask = masks + lane * lane_words + token % columns * column_words
+    word = tl.load(mask + (row >> 5), mask=legal, other=0)
     legal = legal & (((word >> (row & 31)) & 1) != 0)
     candidates = tl.where(legal, candidate_keys(value, row), LOWEST)
     at = (token * tl.num_programs(0) + block) * KEPT
@@ -181,7 +182,7 @@ def _draw(
     first, second = buffers.keys
     choose_candidates[(blocks, tokens)](
         logits, lanes, ids, tables.laws, tables.counts, tables.masks, first, buffers.faults, vocabulary, public_ids,
-        tables.masks.shape[1], columns,
+        tables.masks.stride(0), tables.masks.stride(1) if tables.masks.dim() == 3 else 0, columns,
         LAW=LAW_FIELDS, SIZE=BLOCK, KEPT=KEEP, num_warps=WARPS,
     )  # fmt: skip
     keys, spare, count = first, second, blocks * KEEP

@@ -7,6 +7,8 @@ p(d), as by the test u < p(d) of that section, and the tokens behind it do not d
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -50,8 +52,10 @@ def verify(
     for row in range(rows):
         for column in range(int(live[row]) + 1):
             at = row * columns + column
+            masks = tables.masks[:, column] if tables.masks.dim() == 3 else tables.masks
             draw(
-                logits[at : at + 1], public_ids, lanes[row : row + 1], uniforms[at : at + 1], tables, buffers, drawn
+                logits[at : at + 1], public_ids, lanes[row : row + 1], uniforms[at : at + 1],
+                replace(tables, masks=masks), buffers, drawn,
             )  # fmt: skip
             token, flags = drawn[0].tolist()
             results[row, 2 + column] = token

@@ -305,7 +305,7 @@ class DeviceEngine(KeepsStates):
             uniforms = tuple(uniform(seed, row.position + at, Purpose.DECODE) for at in range(1 + live))
             told.append(_Row(row.lane, row.position, lane.state_block))
             wishes.append(LaneDrafts(row.lane, row.position, self._unseen[row.lane], live, row.copied, uniforms))
-            self._allow(row.lane, row.mask)
+            self._allow(row.lane, row.mask, *row.masks[:live])
             block = row.position // PAGE_TOKENS
             if block > lane.state_block:
                 self._cache.carried.keep_entry(row.lane)  # the round folds the block before
@@ -344,14 +344,16 @@ class DeviceEngine(KeepsStates):
         _fill(RoundInputs(slot.inputs), rows)
         self._workspace.shared.inputs.storage.copy_(slot.inputs, non_blocking=True)
 
-    def _allow(self, number: int, mask: bytes | None) -> None:
-        """What the next token of a lane may be, behind the draws that are queued."""
+    def _allow(self, number: int, *row: bytes | None) -> None:
+        """What the next tokens of a lane may be, behind the draws that are queued, by column; None for anything."""
         lane, masks = self._lanes[number], self._cache.drawing.masks
-        if mask is not None:
-            masks[number].copy_(self._locked(mask_row(mask, masks.shape[1])), non_blocking=True)
-        elif lane.is_masked:
+        for column, mask in enumerate(row):
+            if mask is not None:
+                words = self._locked(mask_row(mask, masks.shape[2]))
+                masks[number, column].copy_(words, non_blocking=True)
+        if lane.is_masked and row[0] is None:
             masks[number].fill_(_EVERYTHING)
-        lane.is_masked = mask is not None
+        lane.is_masked = row[0] is not None
 
     # --- memory --------------------------------------------------------------------------------------------------
 

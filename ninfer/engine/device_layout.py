@@ -161,7 +161,8 @@ class DeviceLayout:
         pending: Specs = ()
         if self.has_drafter:
             pending = pending_specs(config, lanes, "bf16", widest_window(settings.draft_tokens, lanes))
-        return state_specs(config, lanes) + pending + lane_specs(config, lanes, blocks)
+        columns = 1 + widest_window(settings.draft_tokens, lanes)
+        return state_specs(config, lanes) + pending + lane_specs(config, lanes, blocks, columns)
 
     def open_rows(self, settings: EngineSettings) -> Specs:
         return open_row_specs(self.config, settings.lanes)

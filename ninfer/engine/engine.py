@@ -261,7 +261,7 @@ class Engine(KeepsStates):
                 self._logits[[firsts[number] + column for number in going]],
                 tuple(row.position + column for row in rows),
                 Purpose.DECODE,
-                tuple(row.mask for row in rows),
+                tuple(row.masks[column - 1] if column and row.mask is not None else row.mask for row in rows),
             )
             left = []
             for number, token in zip(going, drawn, strict=True):

@@ -68,7 +68,9 @@ class Lane:
         """A row of a round stands where the lane does, behind a prompt."""
         assert row.position == self.frontier > 0, f"row at {row.position}, lane at {self.frontier}"
         assert len(row.copied or ()) <= row.drafts, f"{len(row.copied or ())} guesses where {row.drafts} may be"
-        assert not (row.mask is not None and row.drafts), "guesses behind a mask"
+        wanted = 0 if row.mask is None or row.copied is None else len(row.copied)
+        assert len(row.masks) == wanted, f"{len(row.masks)} masks behind guesses, {wanted} wanted"
+        assert row.mask is None or row.copied is not None or not row.drafts, "guesses of the drafter behind a mask"
 
     @property
     def running(self) -> LaneSetup:

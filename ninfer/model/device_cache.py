@@ -81,15 +81,15 @@ def open_row_specs(config: TextConfig, lanes: int) -> tuple[TensorSpec, ...]:
     )
 
 
-def lane_specs(config: TextConfig, lanes: int, blocks: int) -> tuple[TensorSpec, ...]:
-    """Block tables of `blocks` entries, and what drawing reads and writes."""
+def lane_specs(config: TextConfig, lanes: int, blocks: int, columns: int = 1) -> tuple[TensorSpec, ...]:
+    """Block tables of `blocks` entries, and what drawing reads and writes for up to `columns` columns of a lane."""
     return (
         TensorSpec("tables", (lanes, blocks), "int32"),
         TensorSpec("counts", (lanes, config.vocab_size), "int32"),
         TensorSpec("laws", (lanes, LAW_FIELDS), "fp32"),
         TensorSpec("stops", (lanes, MAX_STOP_IDS), "int32"),
         TensorSpec("anchors", (lanes,), "int32"),
-        TensorSpec("masks", (lanes, mask_words(config.vocab_size)), "int32"),
+        TensorSpec("masks", (lanes, columns, mask_words(config.vocab_size)), "int32"),
     )
 
 

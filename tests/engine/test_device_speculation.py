@@ -12,6 +12,7 @@ from ninfer.config import EngineSettings
 from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.device_layout import LIBRARY_BYTES
 from ninfer.engine.loading import bind_for
+from ninfer.step import DecodeRound, DecodeRow, PageMapping
 from ninfer.types import Sampling
 from tests.engine.driving import GREEDY, Driver, Generation, assert_same, random_prompt
 from tests.engine.test_speculation import guessing, knowing
@@ -95,3 +96,21 @@ def test_the_plan_is_what_is_allocated(engine: DeviceEngine) -> None:
     groups = dict(engine.memory.groups)
     planned = sum(groups[name] for name in ("weights", "kv", "state", "replay", "workspace"))
     assert abs(planned - LIBRARY_BYTES - engine.allocated_bytes) < 4 * 512
+
+
+def test_masks_of_columns(engine: DeviceEngine) -> None:
+    """As in the engine of the processor; a lane without a constraint afterwards draws anything again."""
+    allowed = [{3, 50, 99}, {7, 120}, {11}, {160, 161}]
+    masks = tuple(sum(1 << token for token in ids).to_bytes(32, "little") for ids in allowed)
+    driver = Driver(engine)  # type: ignore[arg-type]
+    wanted = driver.prefill(0, PROMPTS[1], 64, WARM)
+    for column, mask in enumerate(masks):
+        row = DecodeRow(0, len(PROMPTS[1]) + column, PageMapping(1, ()), mask)
+        wanted.tokens.append(engine.run(DecodeRound((row,))).drawn[0].token_ids[0])
+    Driver(engine, seed=1).prefill(0, PROMPTS[1], 64, WARM)  # type: ignore[arg-type]
+    copied = tuple(wanted.tokens[1:4])
+    row = DecodeRow(0, len(PROMPTS[1]), PageMapping(1, ()), masks[0], 3, copied, masks[1:])
+    assert engine.run(DecodeRound((row,))).drawn[0].token_ids == tuple(wanted.tokens[1:])
+    row = DecodeRow(0, len(PROMPTS[1]) + 4, PageMapping(1, ()))
+    engine.run(DecodeRound((row,)))
+    assert bool((engine._cache.drawing.masks[0] == -1).all())

@@ -168,6 +168,32 @@ def test_a_plan_that_breaks_the_rules_is_a_fault_of_ours(engine: Engine) -> None
     for row in (
         DecodeRow(0, 10, PageMapping(1, ()), None, 1, (3, 4)),
         DecodeRow(0, 10, PageMapping(1, ()), b"\xff" * 40, 1),
+        DecodeRow(0, 10, PageMapping(1, ()), b"\xff" * 40, 1, (3,)),
     ):
         with pytest.raises(AssertionError):
             engine.run(DecodeRound((row,)))
+
+
+def mask_of(ids: set[int]) -> bytes:
+    return sum(1 << token for token in ids).to_bytes(-(-IDS // 32) * 4, "little")
+
+
+@pytest.mark.parametrize("right", [0, 2, 4])
+def test_each_copied_guess_has_a_mask_behind_it(engine: Engine, right: int) -> None:
+    """A grammar that allows one set of ids after the other: the same tokens one by one and in one round."""
+    allowed = [{3, 50, 99}, {7, 120}, {11}, {4, 5, 6}, {160, 161}]
+    driver = Driver(engine)
+    prompt = random_prompt(20, IDS, 3)
+    wanted = driver.prefill(0, prompt, 64, WARM)
+    for column, ids in enumerate(allowed):
+        row = DecodeRow(0, 20 + column, PageMapping(1, ()), mask_of(ids))
+        wanted.tokens.append(engine.run(DecodeRound((row,))).drawn[0].token_ids[0])
+    got = Driver(engine, seed=1).prefill(0, prompt, 64, WARM)
+    guesses = tuple(
+        token if at < right else min(allowed[at] - {token}, default=0) for at, token in enumerate(wanted.tokens[1:5])
+    )
+    masks = tuple(mask_of(ids) for ids in allowed)
+    row = DecodeRow(0, 20, PageMapping(1, ()), masks[0], 4, guesses, masks[1:])
+    (drawn,) = engine.run(DecodeRound((row,))).drawn
+    assert [*got.tokens, *drawn.token_ids] == wanted.tokens[: right + 2]
+    assert drawn.accepted == right
