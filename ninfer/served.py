@@ -31,7 +31,7 @@ from ninfer.model.arena import ITEM_BYTES
 from ninfer.model.cache import kv_specs
 from ninfer.model.device_cache import kv_specs as device_kv_specs
 from ninfer.options import KV_DTYPES
-from ninfer.snapshots.format import KV_FORMATS, SnapshotConfig
+from ninfer.snapshots.format import DRAFTERS, KV_FORMATS, SnapshotConfig
 from ninfer.snapshots.reader import Limits
 from ninfer.text.template import ChatTemplate, builtin_source, template_source
 from ninfer.text.tokenizer import Tokenizer
@@ -139,6 +139,7 @@ def slot_folder(served: Served, settings: Settings) -> SlotFolder | None:
             recurrent_slot_bytes=min(recurrent, engine.image_bytes),
             text_planes=planes,
             text_page_bytes=engine.page_bytes,
+            spec_backend=DRAFTERS[settings.engine.drafter],
         )
 
     limits = Limits(scheduler.max_context_tokens, served.model.tokenizer.id_count, scheduler.turn_checkpoints)

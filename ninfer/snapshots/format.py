@@ -5,8 +5,9 @@
 Everything is little-endian and packed. What stands before the state follows from the number of tokens, and the rest
 from the configuration, the number of pages and the number of ring entries; so a header tells how long its file must be.
 
-This server keeps sessions of text, without speculation and without hidden rows, and writes what that leaves of each
-section: token types 0, three equal position axes, no media, no backend pages, hidden rows of no bytes.
+This server keeps sessions of text, without hidden rows, and writes what that leaves of each section: token types 0,
+three equal position axes, no media, hidden rows of no bytes. What a drafter has of a token lies in the same page as
+what the model has, so there are no backend pages; a file fits every window of guesses.
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ KV_FORMATS = {
     "fp32": (255, 0, 0b000000),
 }
 
+# `spec_backend` of a drafter (15.4).
+DRAFTERS = {None: 0, "mtp": 1}
+
 # An image or its place in a file, with the number of tokens that it is the state behind.
 StoredImage = tuple[int, memoryview]
 
@@ -74,6 +78,7 @@ class SnapshotConfig:
     recurrent_slot_bytes           recurrent states of one sequence, all layers
     text_planes                    planes of the page pool, all attention layers
     text_page_bytes                one page group: 64 tokens of all planes
+    spec_backend                   of :data:`DRAFTERS`; the planes of a drafter are among the others
     """
 
     target: str
@@ -88,6 +93,7 @@ class SnapshotConfig:
     recurrent_slot_bytes: int
     text_planes: int
     text_page_bytes: int
+    spec_backend: int = 0
 
     @property
     def image_bytes(self) -> int:
@@ -104,7 +110,7 @@ class SnapshotConfig:
             "kv_dtype": self.kv_dtype,
             "quant_group": self.quant_group,
             "kv_flags": self.kv_flags,
-            "spec_backend": 0,
+            "spec_backend": self.spec_backend,
             "draft_window": 0,
             "page_size": PAGE_TOKENS,
             "gdn_layers": self.gdn_layers,

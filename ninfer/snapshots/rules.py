@@ -14,10 +14,11 @@ FARTHEST = PAGE_TOKENS + MOST_DRAFTS
 
 # Fields of the configuration by the name under which a difference is reported.
 GROUPS = {
-    "KV configuration": ("kv_dtype", "quant_group", "kv_flags", "page_size", "text_planes", "text_page_bytes"),
+    # First, because a drafter has planes in the pages.
     "speculative configuration": (
         "spec_backend", "draft_window", "draft_slot_bytes", "backend_planes", "backend_page_bytes",
     ),
+    "KV configuration": ("kv_dtype", "quant_group", "kv_flags", "page_size", "text_planes", "text_page_bytes"),
     "state geometry": ("gdn_layers", "conv_slot_bytes", "recurrent_slot_bytes", "tail_hidden_bytes"),
 }  # fmt: skip
 

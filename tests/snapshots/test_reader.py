@@ -96,6 +96,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"text_planes": 8}, "KV configuration does not match the server: text_planes is 8 in the file and 4 here"),
     ({"text_page_bytes": 256},
      "KV configuration does not match the server: text_page_bytes is 256 in the file and 128 here"),
+    ({"spec_backend": 1, "text_planes": 6}, f"{SPECULATIVE}: spec_backend is 1 in the file and 0 here"),
     ({"spec_backend": 1}, f"{SPECULATIVE}: spec_backend is 1 in the file and 0 here"),
     ({"draft_window": 3}, f"{SPECULATIVE}: draft_window is 3 in the file and 0 here"),
     ({"draft_slot_bytes": 9}, f"{SPECULATIVE}: draft_slot_bytes is 9 in the file and 0 here"),
