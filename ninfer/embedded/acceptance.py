@@ -1,7 +1,7 @@
 """What the embedded model's guesses are worth, by task, and that they change no answer.
 
     python -m ninfer.embedded.acceptance [--drafts LIST] [--cases N] [--seed N] [--device DEVICE] [--limit N]
-        [--only TEXT] [--json FILE]
+        [--only LIST] [--json FILE]
 
 Every case is answered greedily without guesses and with each number of guesses of the list; ids that differ are an
 error. Shown are tokens per round, the share of right guesses by their place in the round, and tokens per second of
@@ -68,9 +68,9 @@ def worth(task: str, drafts: int, plain: list[Answer], guessed: list[Answer]) ->
 
 
 def measure(
-    artifact: Artifact, settings: EngineSettings, drafts: list[int], only: str, seed: int, cases: int, limit: int
+    artifact: Artifact, settings: EngineSettings, drafts: list[int], only: list[str], seed: int, cases: int, limit: int
 ) -> list[Worth]:
-    """A row for each task whose name contains `only` and number of guesses. Raises ValueError where ids differ."""
+    """A row for each task whose name contains one of `only`, and number of guesses. Raises ValueError where ids differ."""
     guessing = replace(settings, drafter="mtp", draft_tokens=max(drafts), draft_head=True)
     bound = bind_for(artifact, guessing)
     tokenizer = Tokenizer.from_resources(
@@ -84,7 +84,7 @@ def measure(
         load_engine(bind_for(artifact, kind), kind, tokenizer.id_count) for kind in (settings, guessing)
     ]
     rows = []
-    for task in (task for task in TASKS if only in task.name):
+    for task in (task for task in TASKS if any(word in task.name for word in only)):
         prompts = [tokenizer.encode_prompt(renderer.prompt(case)) for case in held_out_cases(task, seed, cases)]
         plain = [answer(engines[0], prompt, tokenizer.stop_ids, limit) for prompt in prompts]
         for count in drafts:
@@ -112,7 +112,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--limit", type=int, default=96, help="most tokens of an answer")
-    parser.add_argument("--only", default="", metavar="TEXT", help="tasks whose names contain this")
+    parser.add_argument("--only", default="", metavar="LIST", help="tasks whose names contain one of these texts")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     on_gpu = args.device != "cpu"
@@ -128,7 +128,7 @@ def main() -> int:
     drafts = [int(word) for word in args.drafts.split(",")]
     with Artifact.open(ARTIFACT) as artifact:
         try:
-            rows = measure(artifact, settings, drafts, args.only, args.seed, args.cases, args.limit)
+            rows = measure(artifact, settings, drafts, args.only.split(","), args.seed, args.cases, args.limit)
         except ValueError as error:
             print(error, file=sys.stderr)
             return 1
