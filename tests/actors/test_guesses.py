@@ -1,25 +1,29 @@
-"""Guesses behind all actors: on random weights and on the embedded model, no text is another for them."""
+"""Guesses behind all actors: no text is another for them, on a strict engine, random weights, the embedded model."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio
 import pytest
 
-from ninfer.actors.messages import GenerationRequest
+from ninfer.actors.messages import Finished, GenerationRequest
 from ninfer.artifact.binder import BoundArtifact
 from ninfer.artifact.container import Artifact
 from ninfer.artifact.tiny import build_tiny
-from ninfer.config import Settings
+from ninfer.config import SchedulerSettings, Settings
 from ninfer.embedded import ARTIFACT
 from ninfer.engine.loading import bind_for
+from ninfer.ledger import PromptIdentity
 from ninfer.served import open_served
 from ninfer.speculation.statistics import DraftStatistics
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason
 from tests.actors.test_same_text import ENGINE, SCHEDULER, WARM, Answer, requests, serve_all
-from tests.support.system import GREEDY, TOKENIZER
+from tests.support.engines import FakeEngine
+from tests.support.system import GREEDY, TOKENIZER, collect, content, echo, last, request_for, running
 
 pytestmark = pytest.mark.asyncio
 
@@ -93,6 +97,53 @@ async def test_the_embedded_model_answers_the_same(way: Way) -> None:
     if not way.adaptive:  # else it depends on the machine
         assert counts.accepted > 10
         assert (counts.copied_accepted > 0) == (way.copied > 0)
+
+
+@pytest.mark.parametrize("folds_late", [False, True])
+@pytest.mark.parametrize("way", [Way(1), Way(5), Way(15, 3), Way(5, 0, adaptive=True)], ids=str)
+async def test_a_strict_engine_says_the_same_words_however_many_come_at_once(way: Way, *, folds_late: bool) -> None:
+    """It finds out whoever goes on from the wrong pages, positions or states; prompts share beginnings."""
+    settings = SchedulerSettings(
+        lanes=3, max_context_tokens=1024, prefill_chunk_tokens=128, max_pending=40, images=8, host_pages=4
+    )
+    guessing = replace(
+        settings, steps_ahead=0, draft_tokens=way.own, copied_tokens=way.copied, adaptive_drafts=way.adaptive
+    )
+    plain, _ = await said(settings, folds_late=folds_late)
+    told, drafted = await said(guessing, folds_late=folds_late)
+    assert told == plain
+    assert {reason for _text, reason in told} == {
+        FinishReason.STOP_TOKEN, FinishReason.STOP_STRING, FinishReason.OUTPUT_LIMIT
+    }  # fmt: skip
+    assert drafted > 100
+
+
+async def said(settings: SchedulerSettings, *, folds_late: bool) -> tuple[list[tuple[str, FinishReason]], int]:
+    """The answers to a seeded crowd, and how many guesses there were."""
+    source = random.Random(11)
+    texts = [source.choice(["abc ", "xyz "]) * source.randint(1, 90) + str(number) for number in range(16)]
+    asked = [
+        request_for(text, max_tokens=source.choice([1, 7, 64, 500]), stops=("b",) if number % 5 == 0 else ())
+        for number, text in enumerate(texts)
+    ]
+    answers: dict[int, tuple[str, FinishReason]] = {}
+    async with running(settings, engine=FakeEngine(echo, folds_late=folds_late)) as state:
+
+        async def ask(number: int) -> None:
+            ticket = await state.system.gateway.arrive()
+            identity = PromptIdentity.of(ticket.names, asked[number].prompt_ids)
+            await ticket.submit(replace(asked[number], identity=identity))
+            replies = await collect(ticket.replies)
+            end = last(replies)
+            assert isinstance(end, Finished)
+            answers[number] = content(replies), end.reason
+            await ticket.release()
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(len(asked)):
+                tasks.start_soon(ask, number)
+        drafted = state.system.machine.statistics().totals.drafted_tokens
+    return [answers[number] for number in range(len(asked))], drafted
 
 
 def embedded_requests(tokenizer: Tokenizer) -> list[GenerationRequest]:

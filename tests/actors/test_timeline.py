@@ -61,11 +61,21 @@ def test_a_request_from_its_arrival_to_its_end() -> None:
     assert first.first_token_s == first.last_token_s == 7.0
     server.send(*(ev.RoundLanded(step, (ev.RowLanded(1, 1, step == 4),), 0.1) for step in (3, 4)))
     last = server.known(1)
+    assert (last.drafted_tokens, last.accepted_tokens) == (0, 0)
     assert (last.state, last.drawn_tokens, last.rounds, last.last_token_s, last.ended_s) == ("ended", 3, 2, 9.0, 9.0)
     assert (last.finish_reason, last.error_code, last.retained_tokens) == ("stop_token", None, 203)
     assert last.released_s is None
     server.send(ev.Released(1))
     assert (server.known(1).released_s, server.known(1).age_s) == (10.0, 10.0)
+
+
+def test_guesses_are_counted() -> None:
+    server = Watched(SchedulerSettings(steps_ahead=0, draft_tokens=4))
+    server.send(ev.Arrived(1), ev.Prepared(1, 70, 30), ev.ChunkLanded(1, 1, False, 0.1))
+    server.send(ev.RoundLanded(2, (ev.RowLanded(1, 3, False, (), 4, 2),), 0.1))
+    server.send(ev.RoundLanded(3, (ev.RowLanded(1, 1, False, (), 3, 0),), 0.1))
+    known = server.known(1)
+    assert (known.drawn_tokens, known.rounds, known.drafted_tokens, known.accepted_tokens) == (5, 2, 7, 2)
 
 
 def test_ends_without_an_answer() -> None:

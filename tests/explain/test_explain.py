@@ -108,6 +108,9 @@ def check(account: Account, decisions: Decisions) -> None:
         assert last == pytest.approx(over)
     assert (account.first_token is None) == (account.drawn_tokens == 0)
     assert account.rounds <= account.drawn_tokens
+    # A round draws one token, and one more for every guess that was right.
+    assert account.drawn_tokens <= 1 + account.rounds + account.accepted_tokens
+    assert account.accepted_tokens <= account.drafted_tokens
 
 
 def test_what_is_told_agrees_with_the_log_and_leaves_no_time_out() -> None:
