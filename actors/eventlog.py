@@ -28,6 +28,10 @@ from ninfer.version import VERSION
 log = structlog.get_logger(__name__)
 
 
+def _packed(mask: bytes) -> str:
+    return base64.b64encode(zlib.compress(mask)).decode()
+
+
 class EventLog:
     """Writes records through structlog and orjson; a log that was not asked for (`file` None) costs one test.
 
@@ -101,11 +105,15 @@ class EventLog:
         if self._content:
             self._write("content", now, {"type": "Drawn", "request_id": request_id, "token_ids": list(token_ids)})
 
-    def mask(self, now: float, request_id: int, mask: bytes | None) -> None:
-        """What the next draw of a constrained request may give, if content is logged; None for everything."""
+    def mask(self, now: float, request_id: int, mask: bytes | None, ahead: Iterable[bytes] = ()) -> None:
+        """What the next draw of a constrained request may give, if content is logged; None for everything.
+
+        ahead   the same behind tokens that are likely to be drawn first
+        """
         if self._content:
-            packed = base64.b64encode(zlib.compress(mask)).decode() if mask is not None else None
-            self._write("content", now, {"type": "Mask", "request_id": request_id, "mask": packed})
+            packed = _packed(mask) if mask is not None else None
+            self._write("content", now, {"type": "Mask", "request_id": request_id, "mask": packed,
+                                         "ahead": [_packed(each) for each in ahead]})  # fmt: skip
 
     def _write(self, kind: str, now: float, fields: dict[str, Any]) -> None:
         if self._logger is None:

@@ -24,6 +24,11 @@ AT_ONCE = 4
 log = structlog.get_logger(__name__)
 
 
+# Tokens that are likely to be drawn next, and a mask behind each.
+Ahead = tuple[tuple[int, ...], tuple[bytes, ...]]
+NOTHING: Ahead = ((), ())
+
+
 @dataclass(slots=True)
 class _Held:
     """A request's constraint where it stands.
@@ -33,6 +38,7 @@ class _Held:
 
     enforced: Enforced
     mask: bytes | None
+    ahead: Ahead
     may_end: bool
     branch: Branch
     settled: anyio.Event = field(default_factory=anyio.Event)
@@ -43,9 +49,10 @@ class _Held:
 
     def count(self) -> None:
         """A mask is there that a step will be given."""
-        if self.mask is not None:
-            self.positions += 1
-            self.upload_bytes += len(self.mask)
+        for mask in (self.mask, *self.ahead[1]):
+            if mask is not None:
+                self.positions += 1
+                self.upload_bytes += len(mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +66,19 @@ class Masks:
     """Holds the matcher of every constrained request from its submission until it is forgotten.
 
     report   takes the news of each mask, which the scheduler waits for
-    note     takes each mask before that, by request
+    note     takes each mask before that, by request, and those behind likely tokens
+    most     tokens that are looked ahead
     clock    monotonic seconds, for durations; read on worker threads, where the clock of the loop does not run
     """
 
     def __init__(
         self,
         report: Callable[[Event], None],
-        note: Callable[[int, bytes | None], None],
+        note: Callable[[int, bytes | None, tuple[bytes, ...]], None],
         clock: Callable[[], float] = time.monotonic,
+        most: int = 0,
     ) -> None:
+        self._most = most
         # Unlimited, because a request has one message at most in it.
         self.mailbox: Mailbox[_Advance] = Mailbox("masks", math.inf)
         self._report = report
@@ -79,11 +89,11 @@ class Masks:
     def begin(self, request_id: int, enforced: Enforced) -> None:
         """A request has come that brings the mask of its first draw."""
         matcher = enforced.matcher
-        held = _Held(enforced, enforced.mask, matcher.may_end, matcher.branch, mask_s=enforced.mask_s)
+        held = _Held(enforced, enforced.mask, NOTHING, matcher.may_end, matcher.branch, mask_s=enforced.mask_s)
         held.settled.set()
         held.count()
         self._held[request_id] = held
-        self._note(request_id, held.mask)
+        self._note(request_id, held.mask, ())
 
     def forget(self, request_id: int) -> None:
         """The request is over."""
@@ -93,6 +103,11 @@ class Masks:
         """What the request may draw next; None for everything."""
         held = self._held.get(request_id)
         return held.mask if held is not None else None
+
+    def ahead(self, request_id: int, count: int) -> Ahead:
+        """The first `count` tokens that the request is likely to draw next, and what it may draw behind each."""
+        ids, masks = self._held[request_id].ahead
+        return ids[:count], masks[:count]
 
     def drawn(self, request_id: int, token_ids: Sequence[int]) -> None:
         """These ids were drawn for a request, and none of them ends it: make the next mask, if it is constrained."""
@@ -139,7 +154,7 @@ class Masks:
                 tasks.start_soon(self._make, message, limiter)
 
     async def _make(self, message: _Advance, limiter: anyio.CapacityLimiter) -> None:
-        event: Event = MaskReady(message.request_id)
+        event: Event
         try:
             await to_thread.run_sync(self._step, message.held, message.token_ids, limiter=limiter)
         except DeadEnd as error:
@@ -148,7 +163,9 @@ class Masks:
             log.exception("a mask could not be made", error=f"{type(error).__name__}: {error}")
             event = MaskFailed(message.request_id, "internal_error")
         else:
-            self._note(message.request_id, message.held.mask)
+            ids, masks = message.held.ahead
+            self._note(message.request_id, message.held.mask, masks)
+            event = MaskReady(message.request_id, len(ids))
         message.held.settled.set()
         self._report(event)
 
@@ -158,6 +175,7 @@ class Masks:
         matcher.advance(token_ids)
         advanced = self._clock()
         held.mask = matcher.mask()
+        held.ahead = matcher.ahead(self._most) if held.mask is not None and self._most else NOTHING
         held.may_end, held.branch = matcher.may_end, matcher.branch
         held.matcher_s += advanced - begin
         held.mask_s += self._clock() - advanced

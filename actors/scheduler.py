@@ -262,15 +262,18 @@ class SchedulerActor:
         )
 
     def _start_round(self, command: cmd.StartRound, _now: float) -> None:
-        masks = self._masks
-        rows = tuple(
-            DecodeRow(row.lane, row.position, row.mapping, masks.mask(row.request_id), row.drafts)
-            for row in command.rows
-        )
+        rows = tuple(self._row(row) for row in command.rows)
         request_ids = tuple(row.request_id for row in command.rows)
         plan = DecodeRound(rows, command.before)
-        copies = tuple(row.copies for row in command.rows)
+        copies = tuple(row.copies if plan.mask is None else 0 for row, plan in zip(command.rows, rows, strict=True))
         self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan, copies))
+
+    def _row(self, row: cmd.RowStart) -> DecodeRow:
+        mask = self._masks.mask(row.request_id)
+        if mask is None:
+            return DecodeRow(row.lane, row.position, row.mapping, None, row.drafts)
+        guesses, behind = self._masks.ahead(row.request_id, row.copies)
+        return DecodeRow(row.lane, row.position, row.mapping, mask, len(guesses), guesses or None, behind)
 
     def _finish(self, command: cmd.Finish, _now: float) -> None:
         reason = FinishReason(command.reason)

@@ -66,7 +66,11 @@ class System:
         # request or step that the scheduler itself has let in.
         self._mailbox: Mailbox[SchedulerMessage] = Mailbox("scheduler", math.inf)
         self.machine = Scheduler(settings)
-        self._masks = Masks(self._tell, lambda request_id, mask: event_log.mask(self._clock.now(), request_id, mask))
+        self._masks = Masks(
+            self._tell,
+            lambda request_id, mask, ahead: event_log.mask(self._clock.now(), request_id, mask, ahead),
+            most=settings.guesses,
+        )
         self.lanes = [
             LaneActor(lane, tokenizer, self._masks, self._tell, speculates=settings.guesses > 0)
             for lane in range(settings.lanes)

@@ -32,6 +32,7 @@ from ninfer.served import ArtifactBuilder, open_served
 from ninfer.step import PAGE_TOKENS, DecodeResult, DecodeRound, DecodeRow, Drawn, LaneSetup, PrefillChunk
 from ninfer.types import Sampling
 
+NO_MASK: tuple[None, tuple[bytes, ...]] = (None, ())
 NO_CONTENT = "it has no token ids (write it with ninfer-serve --event-log FILE --log-content)"
 
 
@@ -99,7 +100,7 @@ class Executor(Onlooker):
         self.stopped_at: tuple[int, str] | None = None
         self._model = model
         self._prompts: dict[int, Prompt] = {}
-        self._masks: dict[int, bytes | None] = {}
+        self._masks: dict[int, tuple[bytes | None, tuple[bytes, ...]]] = {}
         self._logged: defaultdict[int, deque[int]] = defaultdict(deque)
         self._drawn: defaultdict[int, int] = defaultdict(int)
         # A round with guesses waits for its tokens.
@@ -126,8 +127,8 @@ class Executor(Onlooker):
         try:
             if record["type"] == "Mask":
                 packed = record["mask"]
-                mask = zlib.decompress(base64.b64decode(packed, validate=True)) if packed is not None else None
-                self._masks[record["request_id"]] = mask
+                mask = _unpacked(packed) if packed is not None else None
+                self._masks[record["request_id"]] = mask, tuple(_unpacked(each) for each in record["ahead"])
                 return
             request_id, ids = record["request_id"], tuple(record["token_ids"])
             if record["type"] == "Prompt":
@@ -190,8 +191,9 @@ class Executor(Onlooker):
         for row in command.rows:
             copied = guesses.get(row.request_id)
             drafts = len(copied) if copied is not None else 0
-            mask = self._masks.get(row.request_id)
-            rows.append(DecodeRow(row.lane, row.position, row.mapping, mask, drafts, copied))
+            mask, ahead = self._masks.get(row.request_id, NO_MASK)
+            behind = ahead[:drafts] if mask is not None else ()
+            rows.append(DecodeRow(row.lane, row.position, row.mapping, mask, drafts, copied, behind))
         return self._engine.launch(DecodeRound(tuple(rows), command.before))
 
     def _chunk(self, number: int, command: cmd.StartChunk) -> PrefillChunk:
@@ -207,7 +209,7 @@ class Executor(Onlooker):
             sample=command.sample,
             before=command.before,
             after=command.after,
-            mask=self._masks.get(command.request_id) if command.sample else None,
+            mask=self._masks.get(command.request_id, NO_MASK)[0] if command.sample else None,
         )
 
     def _finish_flight(self, number: int) -> None:
@@ -272,6 +274,10 @@ def _outcome(number: int, pending: Pending[Any]) -> Any:
         return pending.wait()
     except DeviceFault as error:
         raise ReplayDiffers(f"line {number}: the step that landed there fails now: {error}") from None
+
+
+def _unpacked(text: str) -> bytes:
+    return zlib.decompress(base64.b64decode(text, validate=True))
 
 
 def _told(ids: Sequence[int], stopped: bool) -> str:

@@ -168,7 +168,11 @@ async def test_a_run_with_guesses_draws_its_tokens_again(tmp_path: Path, capsys:
         builder = Builder(served.bound, engine, tokenizer)
         log = EventLog(file, content=True, engine=record)
         system = System(scheduler, builder, tokenizer, log, lambda: 0.0)
-        await ask_all(system, [embedded_requests(tokenizer)])
+        requests = embedded_requests(tokenizer)
+        record_text = Constraint(RegexAnswer('\\{"temperature": [0-9]{1,3}, "humidity": (high|low)\\}', "r"))
+        enforced = enforce(Compiler(tokenizer).compile(record_text), Reading())
+        await ask_all(system, [requests, [replace(requests[0], enforced=enforced)]])
+        assert system.machine.statistics().totals.copied_accepted_tokens > 5
     lines = file.getvalue().splitlines(keepends=True)
     drawn = [len(orjson.loads(line)["token_ids"]) for line in lines if b'"Drawn"' in line]
     assert max(drawn) > 2, "some round has to draw several tokens"

@@ -131,15 +131,65 @@ class Matcher:
             return vocabulary.only(self._forced[0])
         if self._grammar is None or self.stage is Stage.ENDED:
             return None
-        found = self._grammar.compute_bitmask()
-        if self._grammar.is_error():
+        return self._mask_of(self._grammar)
+
+    def ahead(self, most: int) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """At most so many ids that are likely to come next because little else may, and behind each of them a mask.
+
+        The sampler need not draw them: another cut of the same text into ids may be legal too. Nothing is taken.
+        """
+        if self.stage is Stage.CLOSING:
+            masks = [self._vocabulary.only(token_id) for token_id in self._forced[1:]]
+            forced = self._forced_by(self._grammar) if self._grammar is not None else ()
+            return self._pairs(self._forced, masks, self._grammar, forced, most)
+        if self.stage is not Stage.ANSWER or self._grammar is None:
+            return (), ()
+        return self._pairs((), [], self._grammar, self._forced_by(self._grammar) if most else (), most)
+
+    def _forced_by(self, grammar: LLMatcher) -> Sequence[int]:
+        """The text that the grammar leaves no choice about, as a tokenizer cuts it."""
+        text = grammar.compute_ff_bytes().decode(errors="ignore")
+        return self._vocabulary.tokenizer.encode(text) if text else ()
+
+    def _pairs(
+        self,
+        told: Sequence[int],
+        masks: list[bytes],
+        grammar: LLMatcher | None,
+        forced: Sequence[int],
+        most: int,
+    ) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
+        """`told` with their masks, of which the one behind the last is the grammar's, then what that forces itself."""
+        ids = list(told)
+        if grammar is not None:
+            state = grammar.deep_copy() if forced else grammar
+            try:
+                present = self._mask_of(state)
+                if told:
+                    masks.append(present)
+                for token_id in forced[:most]:
+                    legal = present[token_id // 8] >> token_id % 8 & 1
+                    if not legal or state.try_consume_tokens([token_id]) != 1:
+                        break
+                    present = self._mask_of(state)
+                    ids.append(token_id)
+                    masks.append(present)
+            except DeadEnd:
+                pass  # whoever really gets there is told
+        count = min(len(ids), len(masks), most)
+        return tuple(ids[:count]), tuple(masks[:count])
+
+    def _mask_of(self, grammar: LLMatcher) -> bytes:
+        """What the answer may go on with where the grammar stands; raises DeadEnd if there is nothing."""
+        found = grammar.compute_bitmask()
+        if grammar.is_error():
             raise DeadEnd
         bits = int.from_bytes(found, "little") & self._legal_bits
-        if self._grammar.is_accepting():
-            bits |= vocabulary.stop_bits
+        if grammar.is_accepting():
+            bits |= self._vocabulary.stop_bits
         if not bits:
             raise DeadEnd
-        return bits.to_bytes(vocabulary.words * 4, "little")
+        return bits.to_bytes(self._vocabulary.words * 4, "little")
 
     def _think(self, token_id: int) -> None:
         vocabulary = self._vocabulary

@@ -98,9 +98,10 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class MaskReady:
-    """What the request may draw next is known."""
+    """What the request may draw next is known, and behind `ahead` tokens that are likely to be drawn first."""
 
     request_id: int
+    ahead: int = 0
 
 
 @dataclass(frozen=True, slots=True)

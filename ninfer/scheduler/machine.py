@@ -216,6 +216,7 @@ class Scheduler:
         request = self._known(event.request_id)
         if request is not None:
             self._move(request, RequestSignal.MASKED)
+            request.ahead = event.ahead
 
     def _on_mask_failed(self, event: ev.MaskFailed) -> None:
         request = self._known(event.request_id)

@@ -42,7 +42,7 @@ class Request:
     blocks   digests of the full blocks of prompt and drawn tokens, void ones included
     marks    places in the prompt whose states are worth keeping
     priority lower goes first
-    masked   whether each draw waits for a mask that depends on the one before
+    masked   whether each draw waits for a mask that depends on the one before; for `ahead` likely tokens they are known
     retained tokens that its lane was said to keep when it ended
     guesses  what is known of its guesses, for the choice of their number
     started  whether its first chunk was launched; from then on it is certain that `cached` tokens are reused
@@ -65,6 +65,7 @@ class Request:
     marks: Marks = field(default_factory=Marks)
     priority: int = 0
     masked: bool = False
+    ahead: int = 0
     guesses: Experience = field(default_factory=Experience)
     started: bool = False
     cached: int = 0

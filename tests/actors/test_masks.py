@@ -163,7 +163,7 @@ async def test_others_go_on_and_the_client_may_leave_while_a_mask_is_made() -> N
 
 async def test_tokens_of_requests_without_a_constraint_make_no_masks() -> None:
     events: list[Event] = []
-    masks = Masks(events.append, lambda _request_id, _mask: None)
+    masks = Masks(events.append, lambda _request_id, _mask, _ahead: None)
     masks.drawn(7, [1])
     assert masks.mask(7) is None
     assert masks.report(7, terminated=True) is None
@@ -174,3 +174,20 @@ async def test_tokens_of_requests_without_a_constraint_make_no_masks() -> None:
     assert masks.mask(7) is None
     masks.mailbox.drain()
     assert events == []
+
+
+async def test_what_a_constraint_leaves_no_choice_about_comes_several_tokens_at_once() -> None:
+    record = Constraint(RegexAnswer('\\{"temperature": [0-9]{1,3}, "humidity": "(high|low)"\\}', "r"))
+    guessing = SchedulerSettings(prefix_reuse=False, steps_ahead=0, draft_tokens=5)
+    for opinion in ('{"temperature": 21, "humidity": "low"}', "I would rather talk about something else."):
+        texts, reports = [], []
+        for settings in (replace(guessing, draft_tokens=0), guessing):
+            async with running(settings, engine=says(opinion)) as state:
+                text, end = await ask(state, constrained(record))
+                totals = state.system.machine.statistics().totals
+            texts.append(text)
+            reports.append(finished(end))
+            assert (totals.accepted_tokens > 10) == (settings is guessing)
+        assert texts[0] == texts[1]
+        assert reports[1].complete
+        assert reports[1].mask_positions >= reports[0].mask_positions

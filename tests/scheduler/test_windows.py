@@ -76,6 +76,20 @@ def test_requests_that_draw_under_masks_have_no_guesses() -> None:
     assert [(row.drafts, row.copies) for row in start.rows] == [(0, 0)]
 
 
+def test_under_masks_only_tokens_with_masks_behind_them_are_guessed() -> None:
+    machine = serving(**GUESSING, adaptive_drafts=True)
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Prepared(1, 70, 6, masked=True), 0.0)
+    machine.handle(ev.ChunkLanded(1, 1, False, 0.1), 0.0)
+    (start,) = machine.handle(ev.MaskReady(1, 3), 0.0)
+    assert isinstance(start, cmd.StartRound)
+    assert [(row.drafts, row.copies) for row in start.rows] == [(0, 3)]
+    assert machine.handle(ev.RoundLanded(2, (ev.RowLanded(1, 3, False, (), 3, 2, True),), 0.1), 0.0) == []
+    (start,) = machine.handle(ev.MaskReady(1, 3), 0.0)
+    assert isinstance(start, cmd.StartRound)
+    assert [(row.position, row.copies) for row in start.rows] == [(73, 1)], "one behind the next is the last"
+
+
 def test_copied_guesses_have_a_limit_and_counters_of_their_own() -> None:
     machine = serving(steps_ahead=0, copied_tokens=7)
     (start,) = first_round(machine)

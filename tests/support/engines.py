@@ -247,8 +247,9 @@ class FakeEngine:
             assert row.position == lane.prompt_tokens + lane.drawn - 1
             self._check_prefix(lane, row.position)
             assert 0 <= row.drafts <= MOST_DRAFTS
-            assert row.mask is None or not row.drafts
             assert len(row.copied or ()) <= row.drafts
+            assert row.mask is None or row.copied is not None or not row.drafts
+            assert len(row.masks) == (len(row.copied or ()) if row.mask is not None else 0)
             self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
         return DecodeResult(tuple(self._row(row) for row in plan.rows), 0.0005)
 
@@ -259,7 +260,7 @@ class FakeEngine:
         drawn: list[int] = []
         accepted = 0
         while True:
-            last = self._draw(row.lane, row.mask)
+            last = self._draw(row.lane, row.masks[len(drawn) - 1] if drawn and row.mask is not None else row.mask)
             drawn += last.token_ids
             right = accepted < (drafted if row.copied is not None else wanted)
             if right and row.copied is not None:

@@ -48,6 +48,7 @@ class Client:
     drawing: int = 0
     steps: int = 0
     masked: bool = False
+    ahead: int = 0
     ends: list[cmd.Command] = field(default_factory=list)
 
 
@@ -303,6 +304,8 @@ class Storm:
             if client.masked:
                 assert client.drawing == client.drawn, "a masked row behind one that has not landed"
                 assert row.request_id not in self.masking, "a masked row without its mask"
+                assert row.drafts == 0
+                assert row.copies <= client.ahead
         self.copied = {row.request_id for row in command.rows if row.copies and self.random.random() < 0.5}
         guesses = {row.request_id: row.copies if row.request_id in self.copied else row.drafts for row in command.rows}
         counts = {row.request_id: 1 + self.random.randint(0, guesses[row.request_id]) for row in command.rows}
@@ -535,7 +538,8 @@ class Storm:
         if self.random.random() < 0.02:
             self.send(ev.MaskFailed(request_id, "constraint_dead_end"))
         else:
-            self.send(ev.MaskReady(request_id))
+            self.clients[request_id].ahead = self.random.randint(0, self.settings.guesses)
+            self.send(ev.MaskReady(request_id, self.clients[request_id].ahead))
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
