@@ -115,7 +115,11 @@ def _attend_tiles(
             s = tl.where(key[None, :] <= position[:, None], s, _LOWEST)
         peak = tl.maximum(highest, tl.max(s, axis=1))
         keep = tl.exp2((highest - peak) * factor)
-        p = tl.exp2(s * factor - (peak * factor)[:, None])
+        shift = peak * factor
+        if MASKED:
+            # A query that sees none of these keys: the product above would leave its rounding as an exponent.
+            shift = tl.where(peak == _LOWEST, 0.0, shift)
+        p = tl.exp2(s * factor - shift[:, None])
         total = total * keep + tl.sum(p, axis=1)
         v = _rows(values, offset + tile * N, N, DESCRIBED)
         mixed = tl.dot(p.to(v.dtype), v, mixed * keep[:, None])

@@ -174,7 +174,7 @@ def _history(made: Prompt, depth: int) -> ChunkScratch:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("depth", [0, 1000, 40_000, 100_000])
+@pytest.mark.parametrize("depth", [0, 1000, 8130, 40_000, 40_900, 100_000])
 def test_split_keys_give_the_bits_of_one_program(depth: int, codec: Codec) -> None:
     """Chunks of 64, 128 and 512 tokens behind a history: units of keys in programs of their own, against one program
     for all of them, and against a longer chunk that holds the same tokens."""
