@@ -6,6 +6,7 @@ All members of the family have key and value heads of 128; the numbers of heads 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from ninfer.kernels.compile_matrix.chips import Chip
 from ninfer.kernels.compile_matrix.variant import Variant
@@ -28,15 +29,15 @@ _NUMBERS = {"lanes": "i32", "positions": "i32", "state_blocks": "i32"}
 def matrix(chip: Chip) -> Iterator[Variant]:
     """All variants for a chip."""
     widths: dict[str, object] = {"DK": WIDTH, "DV": WIDTH}
-    for hidden in HIDDEN:
+    for hidden, group in product(HIDDEN, (1, variants.ROUND_GROUP)):
         yield Variant(
-            f"round, {hidden} columns",
+            f"round of {group}, {hidden} wide",
             gdn_round,
             _INPUTS | _NUMBERS
             | {"x": "bf16", "squares": "i64", "norm": "fp32", "s": "fp32", "open_u": "fp32", "workspace": "fp32"}
             | {"out": "bf16"},
             widths
-            | {"KEY_ROWS": KEY_ROWS, "ROWS": ROWS, "RING": RING, "COLUMNS": MAX_COLUMNS}
+            | {"KEY_ROWS": KEY_ROWS, "ROWS": ROWS, "RING": RING, "COLUMNS": MAX_COLUMNS, "GROUP": group}
             | {"STEPS": -(-hidden // variants.HIDDEN_STEP), "STEP": variants.HIDDEN_STEP}
             | {"DEPENDENT": chip.dependent_launch},
             warps=variants.ROUND_WARPS,

@@ -58,7 +58,8 @@ def gdn_round(
         columns_per_lane, slots.key_heads, slots.value_heads, x.columns, norm.squares.shape[1],
         x.storage.shape[1], x.width, out.storage.shape[1], out.width, norm.eps, constants.eps, slots.key_width**-0.5,
         DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, ROWS=ROWS, RING=RING, COLUMNS=MAX_COLUMNS,
-        STEPS=-(-x.columns // variants.HIDDEN_STEP), STEP=variants.HIDDEN_STEP, DEPENDENT=early,
+        GROUP=variants.round_group(columns_per_lane), STEPS=-(-x.columns // variants.HIDDEN_STEP),
+        STEP=variants.HIDDEN_STEP, DEPENDENT=early,
         num_warps=variants.ROUND_WARPS, launch_pdl=early,
     )  # fmt: skip
 

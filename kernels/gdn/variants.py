@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 ROUND_WARPS = 8
+ROUND_GROUP = 2  # columns of a lane that a round of several works on at a time; no bit depends on it
 HIDDEN_STEP = 1024  # values of x per step of the a and b projections
 CONVOLVE_WARPS = 8
 CONVOLVE_REGISTERS = 80  # three programs on a multiprocessor, too
@@ -16,10 +17,15 @@ FINISH_WARPS = 8
 SUB_BLOCKS = 32  # blocks of 64 tokens that a chunk works on at a time: bounds the scratch
 
 # Local memory per thread that is tolerated, in bytes.
-ROUND_STACK_BYTES = 384
+ROUND_STACK_BYTES = 448
 CONVOLVE_STACK_BYTES = 32
 PREPARE_STACK_BYTES = 256
 SCAN_STACK_BYTES = 1024
+
+
+def round_group(columns: int) -> int:
+    """Columns at a time of a round with so many per lane: a round of one is a binary of its own."""
+    return 1 if columns == 1 else ROUND_GROUP
 
 
 def prepare_registers(shared_bytes: int) -> int | None:

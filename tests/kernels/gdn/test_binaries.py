@@ -22,7 +22,7 @@ def test_binaries_fit_their_chip(capability: int) -> None:
     """A width of the layer's input more adds steps to one loop: in every run the first is enough."""
     chip = CHIPS[capability]
     for variant in matrix(chip):
-        if capability == 90 and variant.name == f"round, {HIDDEN[1]} columns":
+        if capability == 90 and variant.name.endswith(f"{HIDDEN[1]} wide"):
             continue
         binary, ptx = compiled(variant, chip)
         assert not complaints(variant, chip, binary), (capability, variant.name, binary)
