@@ -22,6 +22,7 @@ from ninfer.engine.layouts import PlainLayout
 from ninfer.engine.plan import plan_memory
 from ninfer.errors import StartupError
 from ninfer.model.low_bit_weights import plan_weights
+from ninfer.model.weights import DrafterShape
 from tests.support.random_model import SMALL, TIED, RandomModel
 
 PLENTY = 1 << 40
@@ -138,9 +139,9 @@ def test_automatic_capacity_leaves_exactly_the_headroom() -> None:
     )
 
 
-def test_four_long_sequences_of_the_27b_fit_on_a_card_of_24_gib() -> None:
-    """172,032 int8 tokens for all, shared by four lanes."""
-    components = registered_components("qwen3_8_27b", ())
+def layout_of_27b(drafter: DrafterShape | None = None) -> DeviceLayout:
+    """Qwen3.8-27B as its recipe stores it, on a device of 132 multiprocessors."""
+    components = registered_components("qwen3_8_27b", ("mtp", "proposal") if drafter is not None else ())
     recipe = recipe_for("qwen3_8_27b", moe=False)
     parameters = {parameter.name: parameter for parameter in logical_parameters(components)}
 
@@ -148,12 +149,41 @@ def test_four_long_sequences_of_the_27b_fit_on_a_card_of_24_gib() -> None:
         def format_of(self, name: str) -> str:
             return recipe.format_of(parameters[name])
 
-    layout = DeviceLayout(plan_weights(Named(components.text)), 132)  # type: ignore[arg-type]
-    settings = EngineSettings(
-        device="cuda:0", max_context_tokens=172_032, kv_capacity_tokens=172_032, lanes=4, kv_dtype="int8",
-        compute_dtype="bf16",
-    )  # fmt: skip
-    plan_memory(layout, settings, 24 << 30).require()
+    model = Named(components.text, components.mtp, components.proposal_rows)
+    return DeviceLayout(plan_weights(model, drafter), 132)  # type: ignore[arg-type]
+
+
+FOUR_LANES = EngineSettings(
+    device="cuda:0", max_context_tokens=172_032, kv_capacity_tokens=172_032, lanes=4, kv_dtype="int8",
+    compute_dtype="bf16",
+)  # fmt: skip
+
+
+def test_four_long_sequences_of_the_27b_fit_on_a_card_of_24_gib() -> None:
+    """172,032 int8 tokens for all, shared by four lanes."""
+    plan_memory(layout_of_27b(), FOUR_LANES, 24 << 30).require()
+
+
+def test_what_three_guesses_cost_the_27b_on_four_lanes() -> None:
+    plain = plan_memory(layout_of_27b(), FOUR_LANES, PLENTY)
+    settings = replace(FOUR_LANES, drafter="mtp", draft_tokens=3, draft_head=True)
+    guessing = plan_memory(layout_of_27b(DrafterShape(131_072)), settings, PLENTY)
+    before = dict(plain.groups)
+    added = {name: size - before[name] for name, size in guessing.groups}
+    # Keys and values of 64 positions and four heads of 256 int8 columns, with a scale of two bytes for 64 of them.
+    layer_page = 2 * 64 * 4 * (256 + 4 * 2)
+    assert before["kv"] == 2688 * 16 * layer_page
+    assert added["kv"] == 2688 * layer_page + 17 * layer_page, "a seventeenth layer, and a page that belongs to nobody"
+    assert added == {
+        "weights": 808_359_936,  # a layer, the join, and a short head of 131,072 rows
+        "kv": 365_629_440,
+        # Masks behind each guess, hidden states that wait, and a page more in every table, in regions of 256 bytes.
+        "state": 4 * 3 * 248_320 // 8 + 4 * 4 * 5120 * 2 + 256,
+        "replay": 0,
+        "workspace": 250_205_696,
+        "graphs": 3 * before["graphs"],
+    }
+    assert guessing.required - plain.required == 1_475_063_296
 
 
 def test_without_attention_layers_pages_cost_nothing() -> None:
