@@ -43,11 +43,13 @@ class LaneSetup:
 
     stop_ids     token ids that end the generation; empty when the request ignores them
     prompt_ids   the whole prompt, for an engine that looks at more than the tokens it is given to read
+    logprobs     how many alternatives are told of beside each drawn token; None: nothing is told of it
     """
 
     sampling: Sampling
     stop_ids: tuple[int, ...]
     prompt_ids: tuple[int, ...] = field(default=(), repr=False)
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,21 @@ class DecodeRound:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms of the model's own probabilities where a token was drawn: over the ids that can be drawn at
+    all, before temperature, penalties, cuts and masks.
+
+    logprob        of the drawn token
+    alternatives   the likeliest ids with theirs, largest first and of equal ones the lower id; the drawn one may be
+                   among them
+    """
+
+    token_id: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Drawn:
     """Tokens drawn for one lane in one step, oldest first; `stopped` if the last one is one of its stop ids.
 
@@ -156,6 +173,7 @@ class Drawn:
 
     drafted    guesses that were verified
     accepted   how many of them, from the first on, are among the tokens with another one behind them
+    logprobs   one for each token, if the lane's set-up asks for them
     """
 
     lane: int
@@ -163,6 +181,7 @@ class Drawn:
     stopped: bool
     drafted: int = 0
     accepted: int = 0
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ processor through the kernels' plain routes, which is how it is tested without a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, overload
 
 import torch
@@ -28,6 +28,7 @@ from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.low_bit_linear.chunk_route import warm_up_lengths
 from ninfer.kernels.paged_attention.variants import UNIT_KEYS
 from ninfer.kernels.sampler.lanes import MAX_STOP_IDS, NOT_FINITE, STOPPED, law_row
+from ninfer.kernels.sampler.logprobs import ROWS_AT_ONCE, LogprobRows, logprob_rows
 from ninfer.kernels.sampler.masks import mask_row
 from ninfer.kernels.sampler.op import Purpose, uniform
 from ninfer.model.arena import Arena
@@ -210,6 +211,7 @@ class DeviceEngine(KeepsStates):
         tokens = len(chunk.token_ids)
         assert tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
         slot, marks = self._slot(), Marks(self._device)
+        told: dict[int, LogprobRows] = {}
         marks.begin()
         self._transfers.carry_out(chunk.before, self._lanes, chunk)
         if chunk.setup is not None:
@@ -235,13 +237,14 @@ class DeviceEngine(KeepsStates):
             self._chunks.draw()
             self._logit_rows = [0]
             slot.results[:1].copy_(self._workspace.shared.results[:1], non_blocking=True)
+            told = self._logprobs((chunk.lane,), self._workspace.shared.results[:1, :1])
         marks.end()
         self._transfers.carry_out(chunk.after, self._lanes, chunk)
 
         def read(seconds: float) -> PrefillResult:
             if not chunk.sample:
                 return PrefillResult(None, seconds)
-            (drawn,) = _drawn(slot.results, (chunk.lane,))
+            (drawn,) = _with_logprobs(_drawn(slot.results, (chunk.lane,)), told)
             self._unseen[chunk.lane] = drawn.token_ids
             return PrefillResult(drawn, seconds)
 
@@ -285,8 +288,11 @@ class DeviceEngine(KeepsStates):
         self._replay(len(lanes))
         self._logit_rows = list(range(len(lanes)))
         slot.results.copy_(self._workspace.shared.results, non_blocking=True)
+        logprobs = self._logprobs(lanes, self._workspace.shared.results[:, :1])
         marks.end()
-        return DeviceStep(marks, lambda seconds: DecodeResult(_drawn(slot.results, lanes), seconds))
+        return DeviceStep(
+            marks, lambda seconds: DecodeResult(_with_logprobs(_drawn(slot.results, lanes), logprobs), seconds)
+        )
 
     def _launch_draft_round(self, plan: DecodeRound, drafting: Drafting) -> DeviceStep[DecodeResult]:
         """As above with guesses. The step before must have been waited for: its tokens are what the drafter sees."""
@@ -319,10 +325,11 @@ class DeviceEngine(KeepsStates):
             number * (1 + drafts) + column for number, wish in enumerate(wishes) for column in range(1 + wish.live)
         ]
         slot.drafted.copy_(drafting.shared.results, non_blocking=True)
+        logprobs = self._logprobs(lanes, drafting.shared.results[:, 2 : 3 + drafts])
         marks.end()
 
         def read(seconds: float) -> DecodeResult:
-            drawn = _verified(slot.drafted, wishes)
+            drawn = _with_logprobs(_verified(slot.drafted, wishes), logprobs)
             for row in drawn:
                 self._unseen[row.lane] = row.token_ids
                 self._lanes[row.lane].frontier += len(row.token_ids)
@@ -338,6 +345,20 @@ class DeviceEngine(KeepsStates):
             self._drafting.rounds[rows, drafts].launch()
         else:
             self._workspace.rounds[rows - 1].launch()
+
+    def _logprobs(self, lanes: Sequence[int], drawn: Tensor) -> dict[int, LogprobRows]:
+        """Of the lanes that tell of them, for each column of a round; in host memory once the step is done.
+
+        drawn   [B, columns] int32: what stands behind the last drawn token of a row is no token
+        """
+        columns, on_gpu = drawn.shape[1], self._device.type == "cuda"
+        found = {}
+        for number, lane in enumerate(lanes):
+            count = self._lanes[lane].running.logprobs
+            if count is not None:
+                logits = self._workspace.shared.logits[number * columns : (number + 1) * columns, : self._public_ids]
+                found[lane] = logprob_rows(logits, drawn[number], count).to_host(pinned=on_gpu)
+        return found
 
     def _tell(self, slot: _HostSlot, rows: Sequence[_Row]) -> None:
         """Everything a step reads of its lanes, in one copy to the device."""
@@ -407,6 +428,8 @@ class DeviceEngine(KeepsStates):
         if self._cache.tables.shape[1] * PAGE_TOKENS > UNIT_KEYS:
             self._chunks.read(0, UNIT_KEYS, 1)  # the shortest history behind which attention joins sums of units
         self._transfers.warm_up()
+        likeliest = 20  # as many as a client may ask for
+        logprob_rows(shared.logits[:ROWS_AT_ONCE, : self._public_ids], shared.results[:ROWS_AT_ONCE, 0], likeliest)
         if self._device.type != "cuda":
             return
         for round_ in self._all_rounds.values():
@@ -507,6 +530,18 @@ def _drawn(results: Tensor, lanes: tuple[int, ...]) -> tuple[Drawn, ...]:
     if any(flags & NOT_FINITE for _, flags in rows):
         raise DeviceFault(f"logits of lanes {list(lanes)} are not finite")
     return tuple(Drawn(lane, (token,), bool(flags & STOPPED)) for lane, (token, flags) in zip(lanes, rows, strict=True))
+
+
+def _with_logprobs(drawn: tuple[Drawn, ...], told: Mapping[int, LogprobRows]) -> tuple[Drawn, ...]:
+    """What is told of the tokens of some lanes, by lane, put to them."""
+    if not told:
+        return drawn
+    return tuple(
+        replace(row, logprobs=tuple(told[row.lane].of(column, token) for column, token in enumerate(row.token_ids)))
+        if row.lane in told
+        else row
+        for row in drawn
+    )
 
 
 def _verified(results: Tensor, wishes: Sequence[LaneDrafts]) -> tuple[Drawn, ...]:

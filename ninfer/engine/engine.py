@@ -20,6 +20,7 @@ from ninfer.engine.layouts import PlainLayout, WithDrafter, drafter_shape
 from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
+from ninfer.kernels.sampler.logprobs import logprob_rows
 from ninfer.kernels.sampler.masks import masked
 from ninfer.kernels.sampler.op import Purpose, sample, uniform
 from ninfer.model.arena import Arena
@@ -35,6 +36,7 @@ from ninfer.step import (
     PageMapping,
     PrefillChunk,
     PrefillResult,
+    TokenLogprobs,
     pages_for,
 )
 
@@ -187,7 +189,8 @@ class Engine(KeepsStates):
         if chunk.sample:
             self._see(hidden[-1:].contiguous(), (chunk.lane,))
             (token,) = self._draw((chunk.lane,), self._logits, (end,), Purpose.PREFILL, (chunk.mask,))
-            drawn = Drawn(chunk.lane, (token,), token in lane.running.stop_ids)
+            told = self._logprobs(lane, 0, (token,))
+            drawn = Drawn(chunk.lane, (token,), token in lane.running.stop_ids, logprobs=told)
             if self._drafter is not None:
                 self._drafter.drew(chunk.lane, token)
         self._transfers.carry_out(chunk.after, self._lanes, chunk)
@@ -214,9 +217,18 @@ class Engine(KeepsStates):
             if self._drafter is not None:
                 self._drafter.decoded(row.lane, row.position, hidden[first : first + count], tokens)
             stopped = tokens[-1] in lane.running.stop_ids
-            drawn.append(Drawn(row.lane, tokens, stopped, drafted=len(guess), accepted=len(tokens) - 1))
+            told = self._logprobs(lane, first, tokens)
+            drawn.append(Drawn(row.lane, tokens, stopped, len(guess), len(tokens) - 1, told))
             first += count
         return tuple(drawn)
+
+    def _logprobs(self, lane: Lane, first: int, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
+        """Of tokens drawn from rows of the logits from `first` on, if the lane tells of them."""
+        count = lane.running.logprobs
+        if count is None:
+            return ()
+        rows = logprob_rows(self._logits[first : first + len(tokens)], torch.tensor(tokens), count)
+        return tuple(rows.of(row, token) for row, token in enumerate(tokens))
 
     def _guess(self, plan: DecodeRound) -> list[tuple[int, ...]]:
         """What is verified behind the anchor of each row.

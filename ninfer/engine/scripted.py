@@ -28,6 +28,7 @@ from ninfer.step import (
     LaneSetup,
     PrefillChunk,
     PrefillResult,
+    TokenLogprobs,
     Transfer,
 )
 from ninfer.text.prompt import IM_END, IM_START, THINK_CLOSE, THINK_OPEN
@@ -161,6 +162,13 @@ class Script:
     def _opens_think(self, prompt: Sequence[int]) -> bool:
         marks = {self._control.get(spelling): spelling for spelling in (THINK_OPEN, THINK_CLOSE, IM_START, IM_END)}
         return next((marks[token] for token in reversed(prompt) if token in marks), None) == THINK_OPEN
+
+
+def _certain(token: int, count: int | None) -> tuple[TokenLogprobs, ...]:
+    """A script leaves no choice: what it says has probability 1, and nothing else has any."""
+    if count is None:
+        return ()
+    return (TokenLogprobs(token, 0.0, ((token, 0.0),) if count else ()),)
 
 
 @dataclass(slots=True)
@@ -336,7 +344,7 @@ class ScriptedEngine:
         lane.last_token_at = at
         stopped = token in lane.setup.stop_ids
         lane.stopped |= stopped
-        return Drawn(number, (token,), stopped)
+        return Drawn(number, (token,), stopped, logprobs=_certain(token, lane.setup.logprobs))
 
     def _note(self, line: bytes) -> None:
         with self._journal.open("ab") as file:

@@ -18,6 +18,7 @@ from ninfer.step import (
     LaneSetup,
     PageMapping,
     PrefillChunk,
+    TokenLogprobs,
     Transfer,
     pages_for,
 )
@@ -28,14 +29,16 @@ GREEDY = Sampling(temperature=0.0, top_k=20, top_p=1.0, min_p=0.0, presence_pena
 
 @dataclass
 class Generation:
-    """What one lane drew, and the logits it drew from."""
+    """What one lane drew, the logits it drew from, and what was told of their law."""
 
     tokens: list[int] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
 
     def add(self, drawn: Drawn, logits: Tensor) -> None:
         self.tokens.extend(drawn.token_ids)
         self.logits.append(logits.clone())
+        self.logprobs.extend(drawn.logprobs)
 
 
 class Driver:
@@ -71,6 +74,7 @@ class Driver:
         law: Sampling = GREEDY,
         stop_ids: tuple[int, ...] = (),
         *,
+        logprobs: int | None = None,
         kept: Sequence[int] = (),
         before: tuple[Transfer, ...] = (),
         after: tuple[Transfer, ...] = (),
@@ -96,7 +100,7 @@ class Driver:
                 begin=begin,
                 token_ids=ids,
                 mapping=mapping,
-                setup=LaneSetup(law, stop_ids, tuple(prompt)) if begin == start else None,
+                setup=LaneSetup(law, stop_ids, tuple(prompt), logprobs) if begin == start else None,
                 sample=end == len(prompt),
                 before=before if begin == start else (),
                 after=after if end == len(prompt) else (),
@@ -147,7 +151,8 @@ class Driver:
                 assert row.lane == lane
                 assert len(row.token_ids) == row.accepted + 1
                 for column, token in enumerate(row.token_ids):
-                    generations[lane].add(Drawn(lane, (token,), False), logits[first + column])
+                    told = row.logprobs[column : column + 1]
+                    generations[lane].add(Drawn(lane, (token,), False, logprobs=told), logits[first + column])
                 first += 1 + row.drafted
                 self._length[lane] += len(row.token_ids)
                 seen.append(row)
@@ -164,6 +169,18 @@ def generate(
     generations = {lane: driver.prefill(lane, prompt, chunk) for lane, prompt in enumerate(prompts)}
     driver.decode(generations, tokens - 1)
     return list(generations.values())
+
+
+def assert_told(generation: Generation, count: int, public: int) -> None:
+    """What was told of each token is the law of the logits that it was drawn from."""
+    assert len(generation.logprobs) == len(generation.tokens) > 0
+    for token, logits, told in zip(generation.tokens, generation.logits, generation.logprobs, strict=True):
+        law = torch.log_softmax(logits[:public], dim=0)
+        best = law.argsort(descending=True, stable=True)[:count]
+        assert told.token_id == token
+        assert abs(told.logprob - float(law[token])) < 1e-5
+        assert [alternative for alternative, _ in told.alternatives] == best.tolist()
+        assert torch.allclose(torch.tensor([value for _, value in told.alternatives]), law[best], atol=1e-5)
 
 
 def random_prompt(length: int, vocabulary: int, seed: int) -> list[int]:

@@ -23,7 +23,7 @@ from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.model import chunk_products
 from ninfer.model.chunks import Chunks
 from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
-from tests.engine.driving import GREEDY, Driver, assert_same, generate, random_prompt
+from tests.engine.driving import GREEDY, Driver, assert_same, assert_told, generate, random_prompt
 from tests.support.random_model import SMALL, RandomModel
 
 PUBLIC = 8000
@@ -109,6 +109,16 @@ def test_a_mask_leaves_only_its_ids_to_its_row_and_to_no_later_one(engine: Devic
     again = engine.run(replace(chunk, mask=None)).drawn
     assert again is not None
     assert again.token_ids[0] == free.tokens[0]
+
+
+def test_logprobs_are_told_of_the_lanes_that_ask(engine: DeviceEngine) -> None:
+    driver = Driver(engine)  # type: ignore[arg-type]
+    counts = {2: 20, 0: None, 1: 0}
+    told = {lane: driver.prefill(lane, PROMPTS[lane], 128, logprobs=count) for lane, count in counts.items()}
+    driver.decode(told, 4)
+    assert_told(told[2], 20, PUBLIC)
+    assert_told(told[1], 0, PUBLIC)
+    assert told[0].logprobs == []
 
 
 def test_logits_that_are_not_finite_are_a_fault(model: BoundArtifact) -> None:

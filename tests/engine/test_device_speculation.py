@@ -14,7 +14,7 @@ from ninfer.engine.device_layout import LIBRARY_BYTES
 from ninfer.engine.loading import bind_for
 from ninfer.step import DecodeRound, DecodeRow, PageMapping
 from ninfer.types import Sampling
-from tests.engine.driving import GREEDY, Driver, Generation, assert_same, random_prompt
+from tests.engine.driving import GREEDY, Driver, Generation, assert_same, assert_told, random_prompt
 from tests.engine.test_speculation import guessing, knowing
 from tests.support.tiny_device import tiny_model
 
@@ -114,3 +114,17 @@ def test_masks_of_columns(engine: DeviceEngine) -> None:
     row = DecodeRow(0, len(PROMPTS[1]) + 4, PageMapping(1, ()))
     engine.run(DecodeRound((row,)))
     assert bool((engine._cache.drawing.masks[0] == -1).all())
+
+
+def test_logprobs_are_told_of_the_tokens_of_every_column(engine: DeviceEngine, plain: dict[int, Generation]) -> None:
+    driver = Driver(engine)  # type: ignore[arg-type]
+    generations = {
+        lane: driver.prefill(lane, PROMPTS[lane], 128, LAWS[lane], logprobs=count)
+        for lane, count in ((2, 5), (1, None), (0, 0))
+    }
+    drawn = driver.speculate(generations, TOKENS, {0: 3, 1: 2, 2: 3}, {2: knowing(plain[2].tokens)})
+    assert max(row.accepted for row in drawn) == 3
+    for lane, count in ((2, 5), (0, 0)):
+        assert_told(generations[lane], count, PUBLIC)
+        assert generations[lane].tokens == plain[lane].tokens
+    assert generations[1].logprobs == []

@@ -13,7 +13,7 @@ from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.sampler.op import Purpose, sample, uniform
 from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
 from ninfer.types import Sampling
-from tests.engine.driving import GREEDY, Driver, assert_same, generate, random_prompt
+from tests.engine.driving import GREEDY, Driver, assert_same, assert_told, generate, random_prompt
 from tests.support.random_model import RandomModel
 
 IDS = 200  # of 203 rows
@@ -186,3 +186,17 @@ def test_load_refuses_what_it_cannot_serve() -> None:
         Engine.load(RandomModel(), replace(SETTINGS, device="cuda"), IDS)
     with pytest.raises(StartupError, match="the tokenizer has 204 ids, the model's head 203 rows"):
         Engine.load(RandomModel(), SETTINGS, 204)
+
+
+def test_logprobs_are_those_of_the_raw_logits(engine: Engine) -> None:
+    driver = Driver(engine)
+    told = {0: driver.prefill(0, prompt(70), 64, WARM, logprobs=20), 1: driver.prefill(1, prompt(9), 64, WARM)}
+    driver.decode(told, 10)
+    assert_told(told[0], 20, IDS)
+    assert told[1].logprobs == []
+    # A mask that leaves one id makes it no likelier.
+    drawn = engine.run(replace(chunk(setup=LaneSetup(GREEDY, (), logprobs=0), lane=2), mask=b"\x00\x00\x00\x01")).drawn
+    assert drawn is not None
+    law = torch.log_softmax(engine.logits[0], dim=0)
+    assert drawn.token_ids == (24,)
+    assert abs(drawn.logprobs[0].logprob - float(law[24])) < 1e-5

@@ -324,3 +324,13 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
         read_script(tmp_path / "none")
     with pytest.raises(StartupError, match="cannot be written: No such file"):
         ScriptedEngine(Script((), TOKENIZER), tmp_path / "no" / "s.log", lanes=1)
+
+
+def test_what_a_script_says_is_certain(engine: ScriptedEngine) -> None:
+    for count, alternatives in ((None, None), (0, 0), (3, 1)):
+        prompt = user("Hi")
+        plan = PrefillChunk(0, 0, prompt, NONE, LaneSetup(GREEDY, (), prompt, count), sample=True)
+        drawn = engine.launch(plan).wait().drawn
+        assert drawn is not None
+        told = [(one.token_id, one.logprob, len(one.alternatives)) for one in drawn.logprobs]
+        assert told == ([] if count is None else [(drawn.token_ids[0], 0.0, alternatives)])

@@ -15,7 +15,7 @@ from ninfer.engine.engine import Engine
 from ninfer.errors import StartupError
 from ninfer.step import DecodeRound, DecodeRow, PageMapping
 from ninfer.types import Sampling
-from tests.engine.driving import GREEDY, Driver, Generation, assert_same, random_prompt
+from tests.engine.driving import GREEDY, Driver, Generation, assert_same, assert_told, random_prompt
 from tests.support.random_model import RandomModel
 
 IDS = 200  # of 203 rows
@@ -197,3 +197,17 @@ def test_each_copied_guess_has_a_mask_behind_it(engine: Engine, right: int) -> N
     (drawn,) = engine.run(DecodeRound((row,))).drawn
     assert [*got.tokens, *drawn.token_ids] == wanted.tokens[: right + 2]
     assert drawn.accepted == right
+
+
+def test_logprobs_are_told_of_the_tokens_of_every_column(engine: Engine, plain: dict[int, Generation]) -> None:
+    driver = Driver(engine)
+    prompt = random_prompt(LENGTHS[1], IDS, 1)
+    generations = {
+        1: driver.prefill(1, prompt, 64, LAWS[1], logprobs=7),
+        2: driver.prefill(2, random_prompt(LENGTHS[2], IDS, 2), 64, LAWS[2]),
+    }
+    drawn = driver.speculate(generations, 30, {1: 5, 2: 5}, {1: knowing(plain[1].tokens)})
+    assert max(row.accepted for row in drawn) >= 4
+    assert_told(generations[1], 7, IDS)
+    assert generations[2].logprobs == []
+    assert generations[1].tokens == plain[1].tokens[: len(generations[1].tokens)]
