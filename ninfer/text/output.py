@@ -6,7 +6,7 @@ The stages, in order: bytes to well-formed text, reasoning and answer apart, the
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -102,6 +102,13 @@ class OutputParser:
         self._read = 0
         # Characters of the model's text that are begun when a token ends; a character begun counts as one.
         self._token_ends: list[int] = []
+        self._token_starts: list[int] = []
+        # Where in the model's text the published answer begins, and how much of what follows there has been read as
+        # answer and been published as such: it is a stretch of that text, because calls come behind it.
+        self._answer_start: int | None = None
+        self._answered = 0
+        self._content_length = 0
+        self._tokens_told = 0
         self.reasoning_tokens = 0
         self.stop_id: int | None = None
         self.stop_string: str | None = None
@@ -127,6 +134,29 @@ class OutputParser:
         if self._stop_start is not None:
             return bisect_right(self._token_ends, self._stop_start)
         return self.completion_tokens - (self.stop_id is not None)
+
+    def take_content_tokens(self) -> range:
+        """Which ids, counted from the first one fed, begin in the answer's text that was published since the last call
+        and do not end in front of it. What holds back a text holds back its ids; calls and stop strings have none.
+        """
+        count = self.completion_tokens - (self.stop_id is not None)
+        if self._answer_start is None or not self._content_length:
+            end = self._tokens_told
+        else:
+            end = min(count, bisect_left(self._token_starts, self._answer_start + self._content_length))
+        start = self._tokens_told
+        if self._answer_start is not None:
+            start = max(start, bisect_right(self._token_ends, self._answer_start))
+        told = range(start, max(start, end))
+        self._tokens_told = told.stop
+        if self.in_reasoning or (self._calls is not None and self._calls.seen.structured_call_count):
+            self._tokens_told = max(told.stop, count)  # none of them can be of an answer any more
+        return told
+
+    @property
+    def tokens_told(self) -> int:
+        """Ids in front of this one are in no later answer of :meth:`take_content_tokens`."""
+        return self._tokens_told
 
     def feed(self, token_ids: Iterable[int]) -> list[Delta]:
         """The deltas that ids complete; ids behind the end of the output are ignored and not counted."""
@@ -180,6 +210,7 @@ class OutputParser:
         self._read_text(text)
 
     def _count(self, text: str) -> None:
+        self._token_starts.append(self._read)
         self._read += len(text)
         self._token_ends.append(self._read + self._detokeniser.holds_bytes)
         self.reasoning_tokens += self._splitter.reasoning
@@ -200,6 +231,8 @@ class OutputParser:
             self._scans_reasoning = piece.reasoning
         if not piece.reasoning:
             self._close_gate()
+            if self._answer_start is None:
+                self._answer_start = piece.end - len(piece.text)
         if piece.reasoning and not self._stops_in_reasoning:
             self._emit(True, piece.text)
             return
@@ -219,6 +252,9 @@ class OutputParser:
                 self._undecided = False
                 if not text.lstrip().startswith(TOOL_CALL_OPEN[0]):
                     self._calls = None
+                    assert self._answer_start is not None
+                    self._answer_start += self._answered - self._content_length  # white space that was held for a call
+            self._answered += len(text)
             self._append(self._calls.push(text) if self._calls is not None else [ContentDelta(text)])
 
     def _close_gate(self) -> None:
@@ -227,6 +263,8 @@ class OutputParser:
 
     def _append(self, deltas: Iterable[Delta]) -> None:
         for delta in deltas:
+            if isinstance(delta, ContentDelta):
+                self._content_length += len(delta.text)
             append_delta(self._deltas, delta)
 
     def _take(self) -> list[Delta]:
