@@ -178,7 +178,7 @@ class System:
         return Kept(engine.page_bytes, engine.image_bytes, *engine.host_seconds) if engine is not None else Kept()
 
     def _is_busy(self, lane: int) -> bool:
-        return self.machine.lanes[lane] not in (LaneState.EMPTY, LaneState.RETAINED)
+        return self.machine.lanes[lane] not in (LaneState.EMPTY, LaneState.RETAINED, LaneState.VACATING)
 
     def _tell(self, message: SchedulerMessage) -> None:
         try:

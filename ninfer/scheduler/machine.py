@@ -293,8 +293,8 @@ class Scheduler:
         if request.retained and not kept:  # a fault since it was promised
             self._out.append(cmd.Forget(request.lane))
         request.lane = None
-        self._may_admit = True
         self._drop_lost()
+        self._ask_slots_again()
 
     def _drop_lost(self) -> None:
         """Lanes whose session has lost its blocks retain nothing."""

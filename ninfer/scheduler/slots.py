@@ -82,9 +82,13 @@ class Slots:
         return {self.owner(lane) for lane in self._jobs if self._lanes[lane] is LaneState.RESTORING}
 
     def ask(self, event: SlotAsked, *, serving: bool) -> None:
-        """Begin an action, or refuse it."""
+        """Begin an action, or refuse it. Where the lane's request has ended and a step that still uses the lane has
+        not landed, the action waits for that: the client has had its answer and knows nothing of the step.
+        """
         state = self._lanes[event.lane]
-        if state not in (LaneState.EMPTY, LaneState.RETAINED):
+        if state is LaneState.VACATING:
+            self._deferred.append(event)
+        elif state not in (LaneState.EMPTY, LaneState.RETAINED):
             self._refuse(event, BUSY)
         elif not event.expected:
             self._refuse(event, MISMATCH)
@@ -146,7 +150,7 @@ class Slots:
                 session.changed = True
 
     def deferred(self) -> list[SlotAsked]:
-        """Restores that have waited for such a save, to be asked for again."""
+        """What has waited for such a save or for a lane, to be asked for again."""
         waiting, self._deferred = self._deferred, []
         return waiting
 

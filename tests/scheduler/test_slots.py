@@ -76,11 +76,27 @@ def test_nothing_is_done_with_a_lane_that_is_busy(action: str) -> None:
     assert server.machine.lanes == [LaneState.DECODING]
     assert refused(server, 0, action, text(64)) == "slot_busy"
     server.send(ev.Released(request))
-    assert server.machine.lanes == [LaneState.VACATING]
-    assert refused(server, 0, action, text(64)) == "slot_busy"
     server.run()
     saving(server)
     assert refused(server, 0, action, text(64)) == "slot_busy"
+
+
+@pytest.mark.parametrize(
+    ("action", "outcome"), [("save", cmd.ReadSession), ("restore", cmd.WriteSession), ("erase", cmd.Erased)]
+)
+def test_an_action_behind_an_answer_waits_for_the_step_that_still_uses_the_lane(action: str, outcome: type) -> None:
+    """The client has its answer, and a step behind the last token is in flight: the next that it asks for is done."""
+    server = Driver(lanes=1, prefill_chunk_tokens=128, steps_ahead=1)
+    request = server.ask(text(100), limit=9)
+    server.land()
+    server.land(stop=request)
+    assert server.machine.lanes == [LaneState.VACATING]
+    assert server.slot(0, action, text(64)) == []
+    kinds: list[type] = []
+    while server.machine.flight.steps:
+        kinds += [type(command) for command in server.land()]
+    assert outcome in kinds
+    assert cmd.RefuseSlot not in kinds
 
 
 @pytest.mark.parametrize("action", ACTIONS)
