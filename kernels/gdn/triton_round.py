@@ -72,6 +72,11 @@ def _add6(a, b, c, d, e, f, g, h, i, j, k, l):  # noqa: E741
 
 
 @triton.jit
+def _add8(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p):  # noqa: E741
+    return a + i, b + j, c + k, d + l, e + m, f + n, g + o, h + p
+
+
+@triton.jit
 def _add12(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t, u, v, w, x):  # noqa: E741
     return a + m, b + n, c + o, d + p, e + q, f + r, g + s, h + t, i + u, j + v, k + w, l + x
 
@@ -89,6 +94,8 @@ def _sums(parts, COUNT: tl.constexpr):
         sums = tl.reduce(parts, 0, _add4)
     elif COUNT == 6:
         sums = tl.reduce(parts, 0, _add6)
+    elif COUNT == 8:
+        sums = tl.reduce(parts, 0, _add8)
     else:
         sums = tl.reduce(parts, 0, _add12)
     return sums
@@ -150,7 +157,7 @@ def _two(pairs, COUNT: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _places(parts, COUNT: tl.constexpr):
-    """Vectors [64] beside the open rows' u."""
+    """Vectors [64] beside the open rows' u, joined."""
     joined = _joined(parts, COUNT)
     if COUNT == 2:
         joined = joined.reshape([8, 1, 1, 8, 1, 2])
@@ -158,7 +165,7 @@ def _places(parts, COUNT: tl.constexpr):
         joined = joined.reshape([8, 1, 1, 8, 1, 2, 2])
     else:
         joined = joined.reshape([8, 1, 1, 8, 1, 2, 2, 2])
-    return _parted(joined.to(tl.float64), COUNT)
+    return joined
 
 
 @triton.jit
@@ -249,9 +256,16 @@ def _apart(values, DV: tl.constexpr):
 
 
 @triton.jit
-def _inside(us, scores):
-    """us . scores [4, DV/16, 4]"""
-    return tl.sum(tl.sum(us * scores, axis=3), axis=0)
+def _inside(us, scores, MEMBER: tl.constexpr, COUNT: tl.constexpr):
+    """us . scores of k and of q [4, DV/16, 4] of a member, of joined scores. The products are those of all, so that
+    all are exchanged at once; what nobody asks for is not computed."""
+    same = ()
+    for _ in tl.static_range(COUNT):
+        same = same + (us,)
+    products = _parted(_joined(same, COUNT) * scores, COUNT)
+    k_inside = tl.sum(tl.sum(products[2 * MEMBER], axis=3), axis=0)
+    q_inside = tl.sum(tl.sum(products[2 * MEMBER + 1], axis=3), axis=0)
+    return k_inside, q_inside
 
 
 @triton.jit
@@ -446,23 +460,21 @@ def gdn_round(
     pair_now, gated_now = _columns(
         first, second, b * columns, columns - 1, head, key_head, key_heads, heads, DK, DV, GROUP
     )
-    inputs = _inputs(x, squares, capacity, b * columns, x_plane, x_width, hidden, x_eps, STEPS, STEP)
-    a, beta = tl.reduce(_summands(inputs, weights, STEPS, STEP), 0, _add2)
-    a_all = tl.zeros([COLUMNS], tl.float32) + a * inputs[0]
-    b_all = tl.zeros([COLUMNS], tl.float32) + beta * inputs[0]
-    # Further columns by threes: what they read arrives together and their sums share exchanges between warps, of which
-    # each column would wait for its own. A sum is made as above, so no bit depends on its company.
-    for step in tl.range(1, columns, 3, num_stages=1):
-        again = _weights(ab, head, heads, hidden, STEPS, STEP)  # from a cache; there are no registers to keep them
+    # What several columns read arrives together, and their sums share exchanges between warps, of which each column
+    # would wait for its own.
+    AT_ONCE: tl.constexpr = 1 if GROUP == 1 else 4
+    a_all = tl.zeros([COLUMNS], tl.float32)
+    b_all = tl.zeros([COLUMNS], tl.float32)
+    for step in tl.range(0, columns, AT_ONCE, num_stages=1):
         factors = ()
         summands = ()
-        for i in tl.static_range(3):
+        for i in tl.static_range(AT_ONCE):
             t = b * columns + tl.minimum(step + i, columns - 1)
             inputs = _inputs(x, squares, capacity, t, x_plane, x_width, hidden, x_eps, STEPS, STEP)
             factors = factors + (inputs[0],)
-            summands = summands + _summands(inputs, again, STEPS, STEP)
-        sums = tl.reduce(summands, 0, _add6)
-        for i in tl.static_range(3):
+            summands = summands + _summands(inputs, weights, STEPS, STEP)
+        sums = _sums(summands, 2 * AT_ONCE)
+        for i in tl.static_range(AT_ONCE):
             mine = tl.arange(0, COLUMNS) == step + i
             a_all = tl.where(mine, sums[2 * i] * factors[i], a_all)
             b_all = tl.where(mine, sums[2 * i + 1] * factors[i], b_all)
@@ -556,8 +568,7 @@ def gdn_round(
         rows_u = ()
         mixed = ()
         for i in tl.static_range(GROUP):
-            k_inside = _inside(us, scores[2 * i].to(tl.float32))
-            q_inside = _inside(us, scores[2 * i + 1].to(tl.float32))
+            k_inside, q_inside = _inside(us, scores, i, 2 * GROUP)
             growth = tl.exp(growths[i])
             u = _apart(value[i].to(tl.float32), DV) - (growth * k_scale[i]) * carried[2 * i] - k_inside
             u = betas_here[i] * u
