@@ -7,7 +7,8 @@ WORKERS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: serve test test-slow lint types tests coverage clients conformance browser load format clean histories-long
+.PHONY: serve test test-slow lint types tests coverage clients conformance browser load format clean
+.PHONY: histories-long sessions-long
 
 serve: .venv/ready-base
 	$(BIN)/ninfer-serve $(MODEL) $(ARGS)
@@ -54,6 +55,10 @@ load: .venv/ready-base
 # About two hours of one core: 50,000 histories of sessions against a cold server.
 histories-long: .venv/ready-test
 	nice -n 19 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests/sessions/test_long.py
+
+# About ten minutes of one core: two sessions of 300 turns, with guesses and without.
+sessions-long: .venv/ready-test
+	nice -n 19 $(BIN)/python -m pytest -m slow tests/sessions/test_long_sessions.py
 
 format: .venv/ready-test
 	$(BIN)/ruff check --fix .

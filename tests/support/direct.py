@@ -13,7 +13,7 @@ from ninfer.ledger import BlockNames, Ledger, PromptIdentity
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
-from ninfer.step import DecodeResult, DecodeRound, DecodeRow, LaneSetup, PrefillChunk, PrefillResult
+from ninfer.step import PAGE_TOKENS, DecodeResult, DecodeRound, DecodeRow, LaneSetup, PrefillChunk, PrefillResult
 from ninfer.types import Marks, Sampling
 
 GREEDY = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
@@ -30,13 +30,25 @@ class Asked:
     drawn: list[int] = field(default_factory=list)
     cached: int | None = None
     way: str = ""
+    lane: int | None = None
     reason: str = ""
     counted: int | None = None
+    sampling: Sampling = GREEDY
 
     @property
     def output(self) -> tuple[int, ...]:
         """Tokens that count."""
         return tuple(self.drawn if self.counted is None else self.drawn[: self.counted])
+
+
+@dataclass(frozen=True)
+class SavedSession:
+    """What a slot file holds: tokens, and states by their frontiers, the last one that of the session."""
+
+    ledger: Sequence[int] = field(repr=False)
+    pages: bytes = field(repr=False)
+    images: dict[int, bytes] = field(repr=False)
+    frontier: int
 
 
 class Direct:
@@ -74,12 +86,14 @@ class Direct:
         marks: Marks | None = None,
         stop_ids: tuple[int, ...] = (),
         priority: int = 0,
+        sampling: Sampling = GREEDY,
     ) -> int:
         """Submit a request; returns its number."""
         self.send(ev.Arrived(1))
         number = max(self.requests)
         asked = self.requests[number]
         asked.prompt, asked.limit, asked.stop_ids = tuple(prompt), limit, stop_ids
+        asked.sampling = sampling
         names = NAMES.names(asked.prompt)
         self.send(ev.Prepared(number, len(prompt), limit, names, marks or Marks(turn=len(prompt)), priority))
         return number
@@ -91,7 +105,7 @@ class Direct:
         if isinstance(command, cmd.StartChunk):
             self._land_chunk(command, result)
         else:
-            self._land_round(command, result)
+            self._land_round(*command, result)
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Land steps until nothing is in flight, or `until` holds."""
@@ -109,13 +123,57 @@ class Direct:
         """Nobody reads the answer any more: what is left of the request ends."""
         self.send(ev.Released(number))
 
+    def save(self, lane: int) -> SavedSession | None:
+        """What a lane retains; None if that is refused."""
+        order = self._slot(ev.SlotAsked(1, lane, "save", file="session"))
+        ledger = self.ledgers[lane]
+        if not isinstance(order, cmd.ReadSession):
+            return None
+        assert ledger is not None
+        engine = self.engine
+        engine.transfer(order.before)
+        if order.capture:
+            engine.capture(lane, order.image)
+        images = {frontier: bytes(engine.read_image(image)) for frontier, image in order.checkpoints}
+        if order.state:
+            images[order.state] = bytes(engine.read_image(order.image))
+        pages = bytes(engine.read_pages(order.pages))
+        if order.places:
+            pages += bytes(engine.read_places(order.places))
+        self.send(ev.SlotDone(order.ticket, lane, True))
+        return SavedSession(ledger.ids(order.tokens), pages, images, order.state)
+
+    def restore(self, lane: int, saved: SavedSession) -> bool:
+        """Have a lane retain what was saved; False if that is refused."""
+        identity = PromptIdentity.of(NAMES, saved.ledger)
+        blocks = identity.blocks[: saved.frontier // PAGE_TOKENS]
+        checkpoints = tuple(frontier for frontier in sorted(saved.images) if frontier < saved.frontier)
+        asked = ev.SlotAsked(1, lane, "restore", True, len(saved.ledger), blocks, checkpoints, "session")
+        order, engine = self._slot(asked), self.engine
+        if not isinstance(order, cmd.WriteSession):
+            return False
+        engine.transfer(order.before)
+        begin = order.skipped * engine.page_bytes
+        engine.write_pages(order.pages, memoryview(saved.pages)[begin : begin + len(order.pages) * engine.page_bytes])
+        for frontier, image in order.images:
+            engine.write_image(image, memoryview(saved.images[frontier]))
+        self.ledgers[lane] = Ledger(NAMES, saved.ledger, identity)
+        self.send(ev.SlotDone(order.ticket, lane, True))
+        return True
+
+    def _slot(self, asked: ev.SlotAsked) -> cmd.Command:
+        self.orders.clear()
+        self.send(asked)
+        (order,) = self.orders
+        return order
+
     def _obey(self, command: cmd.Command) -> None:
         match command:
             case cmd.Accept():
                 self.requests[command.request_id] = Asked((), 0)
             case cmd.Admit():
                 asked = self.requests[command.request_id]
-                asked.cached, asked.way = command.cached_tokens, command.way
+                asked.cached, asked.way, asked.lane = command.cached_tokens, command.way, command.lane
                 self.ledgers[command.lane] = Ledger(NAMES, asked.prompt, PromptIdentity.of(NAMES, asked.prompt))
             case cmd.Finish():
                 asked = self.requests[command.request_id]
@@ -128,7 +186,10 @@ class Direct:
                 self._launch_chunk(command)
             case cmd.StartRound():
                 rows = tuple(self._row(row) for row in command.rows)
-                self.flight.append((command, self.engine.launch(DecodeRound(rows, command.before))))
+                starts = zip(rows, command.rows, strict=True)
+                # Without room for copied guesses those that are given stand in for the engine's own.
+                copied = tuple(row.copied is not None and start.copies > 0 for row, start in starts)
+                self.flight.append(((command, copied), self.engine.launch(DecodeRound(rows, command.before))))
             case cmd.Forget():
                 self.ledgers[command.lane] = None
             case cmd.RefuseSlot() | cmd.Erased() | cmd.ReadSession() | cmd.WriteSession():
@@ -137,9 +198,11 @@ class Direct:
                 pass
 
     def _row(self, row: cmd.RowStart) -> DecodeRow:
-        guesses = self.guess(self.requests[row.request_id]) if row.drafts else None
-        copied = guesses[: row.drafts] if guesses is not None else None
-        return DecodeRow(row.lane, row.position, row.mapping, None, row.drafts, copied)
+        most = max(row.drafts, row.copies)
+        guesses = self.guess(self.requests[row.request_id]) if most else None
+        if guesses is None:
+            return DecodeRow(row.lane, row.position, row.mapping, None, row.drafts)
+        return DecodeRow(row.lane, row.position, row.mapping, None, most, guesses[:most])
 
     def _launch_chunk(self, command: cmd.StartChunk) -> None:
         asked = self.requests[command.request_id]
@@ -149,7 +212,7 @@ class Direct:
             begin=command.begin,
             token_ids=asked.prompt[command.begin : command.end],
             mapping=command.mapping,
-            setup=LaneSetup(GREEDY, asked.stop_ids, asked.prompt) if command.first else None,
+            setup=LaneSetup(asked.sampling, asked.stop_ids, asked.prompt) if command.first else None,
             sample=command.sample,
             before=command.before,
             after=command.after,
@@ -164,13 +227,15 @@ class Direct:
         stopped = drawn is not None and drawn.stopped
         self.send(ev.ChunkLanded(command.step, len(ids), stopped, 0.001, blocks))
 
-    def _land_round(self, command: cmd.StartRound, result: DecodeResult) -> None:
+    def _land_round(self, command: cmd.StartRound, copied: Sequence[bool], result: DecodeResult) -> None:
         rows = []
-        for row, drawn in zip(command.rows, result.drawn, strict=True):
+        for row, copies, drawn in zip(command.rows, copied, result.drawn, strict=True):
             self.requests[row.request_id].drawn.extend(drawn.token_ids)
             blocks = self._extend(row.lane, drawn.token_ids)
             count = len(drawn.token_ids)
-            rows.append(ev.RowLanded(row.request_id, count, drawn.stopped, blocks, drawn.drafted, drawn.accepted))
+            rows.append(
+                ev.RowLanded(row.request_id, count, drawn.stopped, blocks, drawn.drafted, drawn.accepted, copies)
+            )
         self.send(ev.RoundLanded(command.step, tuple(rows), 0.001))
 
     def _extend(self, lane: int, ids: Sequence[int]) -> tuple[str, ...]:
