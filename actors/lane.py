@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ from ninfer.actors.runtime.replies import send_last, send_reply
 from ninfer.errors import ActorStopped
 from ninfer.scheduler.events import StopStringFound
 from ninfer.speculation.statistics import DraftStatistics, landed
+from ninfer.step import TokenLogprobs
 from ninfer.text.output import Delta, OutputParser, ToolUse
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import FinishReason
@@ -50,6 +52,14 @@ class _Service:
     first_token_at: float | None = None
     last_token_at: float | None = None
     guesses: DraftStatistics = field(default_factory=DraftStatistics)
+    logprobs: deque[TokenLogprobs] = field(default_factory=deque)  # of tokens from number `logprobs_from` on
+    logprobs_from: int = 0
+
+    def drop_logprobs(self, before: int) -> None:
+        """Forget those of tokens in front of this one."""
+        while self.logprobs_from < before:
+            self.logprobs.popleft()
+            self.logprobs_from += 1
 
 
 class LaneActor:
@@ -152,6 +162,7 @@ class LaneActor:
         if self._speculates and message.guesses is not None:
             drafted, accepted, copied = message.guesses
             service.guesses += landed(drafted, accepted, copied=copied)
+        service.logprobs.extend(message.logprobs)
         deltas = parser.feed(message.token_ids)
         if deltas:
             self._publish(service, deltas)
@@ -192,11 +203,21 @@ class LaneActor:
 
     def _publish(self, service: _Service, deltas: list[Delta]) -> None:
         count = service.parser.completion_tokens
-        self._send(service, TextDelta(tuple(deltas), count, service.first_token_at, service.last_token_at))
+        told = _told(service) if service.request.logprobs is not None else ()
+        self._send(service, TextDelta(tuple(deltas), count, service.first_token_at, service.last_token_at, told))
 
     @staticmethod
     def _send(service: _Service, reply: Reply) -> None:
         send_reply(service.replies, reply)
+
+
+def _told(service: _Service) -> tuple[TokenLogprobs, ...]:
+    """Of the tokens of the answer that is published now; what is known of those in front of later ones is let go."""
+    tokens = service.parser.take_content_tokens()
+    service.drop_logprobs(tokens.start)
+    told = tuple(service.logprobs[at] for at in range(len(tokens)))
+    service.drop_logprobs(service.parser.tokens_told)
+    return told
 
 
 def _tool_use(request: GenerationRequest) -> ToolUse | None:

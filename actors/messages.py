@@ -16,7 +16,7 @@ from ninfer.errors import NinferError
 from ninfer.ledger import PromptIdentity
 from ninfer.speculation.copying import CopyIndex
 from ninfer.speculation.statistics import DraftStatistics
-from ninfer.step import DecodeRound, PageMapping, Transfer
+from ninfer.step import DecodeRound, PageMapping, TokenLogprobs, Transfer
 from ninfer.text.deltas import Delta, ToolCallParse
 from ninfer.text.tool_values import DeclaredTools
 from ninfer.types import FinishReason, Marks, Sampling
@@ -44,6 +44,7 @@ class GenerationRequest:
     copies           where its text repeats, if guesses are copied from there; None likewise
     marks            places in the prompt that later prompts are likely to share
     priority         lower goes first
+    logprobs         how many alternatives are told of beside each token of the answer; None: nothing is told of it
     """
 
     prompt_ids: tuple[int, ...] = field(repr=False)
@@ -61,6 +62,7 @@ class GenerationRequest:
     tolerant_tool_calls: bool = False
     enforced: Enforced | None = field(default=None, repr=False)
     copies: CopyIndex | None = field(default=None, repr=False)
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +95,14 @@ class TextDelta:
     """Typed pieces of text, in order, and how many output tokens have been counted up to here.
 
     first_token_at, at   monotonic times of the first token and of the newest; None if there was no token
+    logprobs             if asked for, of the tokens that begin in the answer's text of these pieces
     """
 
     deltas: tuple[Delta, ...]
     completion_tokens: int
     first_token_at: float | None
     at: float | None
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,7 @@ class Draw:
     """To a lane actor: these ids were drawn for its request; `stopped` if the last is a stop id.
 
     guesses   verified ones, right ones, and whether they were copied from its text, if it was a round that drew
+    logprobs  one for each id, if the request asks for them
     """
 
     request_id: int
@@ -220,6 +225,7 @@ class Draw:
     stopped: bool
     at: float
     guesses: tuple[int, int, bool] | None = None
+    logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ninfer.actors.messages import Progress, ReadChunk
+from ninfer.actors.messages import GenerationRequest, Progress, ReadChunk
 from ninfer.actors.steps import StepActor
 from ninfer.scheduler.events import ChunkLanded
 from ninfer.step import LaneSetup, PrefillChunk, PrefillResult
@@ -40,9 +40,13 @@ def plan_of(chunk: ReadChunk) -> PrefillChunk:
         begin=chunk.begin,
         token_ids=request.prompt_ids[chunk.begin : chunk.end],
         mapping=chunk.mapping,
-        setup=LaneSetup(request.sampling, request.stop_ids, request.prompt_ids) if chunk.first else None,
+        setup=_setup(request) if chunk.first else None,
         sample=chunk.sample,
         before=chunk.before,
         after=chunk.after,
         mask=chunk.mask,
     )
+
+
+def _setup(request: GenerationRequest) -> LaneSetup:
+    return LaneSetup(request.sampling, request.stop_ids, request.prompt_ids, request.logprobs)

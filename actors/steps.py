@@ -83,7 +83,7 @@ class StepActor(Generic[M]):
         if not drawn.stopped:
             self._masks.drawn(request_id, drawn.token_ids)
         self._log.drawn(now, request_id, drawn.token_ids)
-        self._tell_lane(drawn.lane, Draw(request_id, drawn.token_ids, drawn.stopped, now, guesses))
+        self._tell_lane(drawn.lane, Draw(request_id, drawn.token_ids, drawn.stopped, now, guesses, drawn.logprobs))
 
     def _tell_lane(self, lane: int, message: LaneMessage) -> None:
         try:

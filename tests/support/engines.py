@@ -33,6 +33,7 @@ from ninfer.step import (
     PrefillChunk,
     PrefillResult,
     RestoreState,
+    TokenLogprobs,
     Transfer,
     pages_for,
 )
@@ -88,6 +89,14 @@ class FakePending(Generic[R]):
     def wait(self) -> R:
         self.engine.done()
         return self.result
+
+
+def told_of(token: int, at: int, count: int | None) -> tuple[TokenLogprobs, ...]:
+    """What is told of the token with number `at` of an output: another number for each, and the ids behind it."""
+    if count is None:
+        return ()
+    own = -(at + 1) / 64
+    return (TokenLogprobs(token, own, tuple((token + n, own - n) for n in range(count))),)
 
 
 def every_number(position: int) -> int:
@@ -258,10 +267,12 @@ class FakeEngine:
         drafted = row.drafts if row.copied is None else len(row.copied)
         wanted = min(drafted, self._accepts(row.position))
         drawn: list[int] = []
+        told: list[TokenLogprobs] = []
         accepted = 0
         while True:
             last = self._draw(row.lane, row.masks[len(drawn) - 1] if drawn and row.mask is not None else row.mask)
             drawn += last.token_ids
+            told += last.logprobs
             right = accepted < (drafted if row.copied is not None else wanted)
             if right and row.copied is not None:
                 right = row.copied[accepted] == drawn[-1]
@@ -274,7 +285,7 @@ class FakeEngine:
             # Rejected guesses leave something in their pages, which nobody may read.
             self._pages[lane.table[block]] = lane.page(block, end) if block * PAGE_TOKENS < end else b"rejected"
         self._stand(row.lane, first if self.folds_late else end // PAGE_TOKENS)
-        return Drawn(row.lane, tuple(drawn), last.stopped, drafted, accepted)
+        return Drawn(row.lane, tuple(drawn), last.stopped, drafted, accepted, tuple(told))
 
     def _state(self, lane: _Lane, block: int) -> bytes:
         lane.page(block, block * PAGE_TOKENS)
@@ -313,7 +324,7 @@ class FakeEngine:
         if mask is not None and not _leaves(mask, token):
             token = next(n for n in range(8 * len(mask)) if _leaves(mask, n))
         lane.ids.append(token)
-        return Drawn(index, (token,), token in stop_ids)
+        return Drawn(index, (token,), token in stop_ids, logprobs=told_of(token, at, lane.setup.logprobs))
 
 
 class FakeBuilder:
