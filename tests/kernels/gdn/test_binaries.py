@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("triton", reason="Triton is published for Linux only")
 
-from ninfer.kernels.compile_matrix.chips import CHIPS
-from ninfer.kernels.compile_matrix.compiling import assembled, compiled, complaints
+from ninfer.kernels.compile_matrix.chips import CHIPS, Chip
+from ninfer.kernels.compile_matrix.compiling import assembled, compile_variant, compiled, complaints
+from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.gdn.matrix import HIDDEN, matrix
 
 # Compiled in full. The others are assembled from the PTX of the first, which is theirs but for the name of the chip.
@@ -29,3 +32,30 @@ def test_binaries_fit_their_chip(capability: int) -> None:
         for relative in FAMILIES[capability]:
             other = assembled(ptx, binary.shared_bytes, CHIPS[relative])
             assert not complaints(variant, CHIPS[relative], other), (relative, variant.name, other)
+
+
+def sums(variant: Variant, chip: Chip) -> set[tuple[str, str]]:
+    """Axis and operand, with its whole layout, of every kind of sum in a binary."""
+    lines = compile_variant(variant, chip).asm["ttgir"].splitlines()
+    aliases = (re.match(r"(#\w+) = (#ttg\.\S+<.*>)", line) for line in lines)
+    layouts = {alias[1]: alias[2] for alias in aliases if alias}
+    found: set[tuple[str, str]] = set()
+    axis = ""
+    for line in lines:
+        if begin := re.search(r"tt\.reduce.*axis = (\d)", line):
+            axis = begin[1]
+        elif axis and (end := re.search(r"}\) : \((tensor<.*?)(?:, tensor<.*)?\) -> ", line)):
+            found.add((axis, re.sub(r"#\w+", lambda name: layouts.get(name[0], name[0]), end[1])))
+            axis = ""
+    return found
+
+
+@pytest.mark.parametrize("capability", [90, *SLOW])
+def test_rounds_of_one_column_and_of_several_add_up_alike(capability: int) -> None:
+    """A sum's layout is its order: bits would depend on a column's company, which an interpreter cannot see."""
+    chip = CHIPS[capability]
+    one, several = (
+        variant for variant in matrix(chip) if re.fullmatch(rf"round of \d+, {HIDDEN[0]} wide", variant.name)
+    )
+    assert len(sums(one, chip)) > 10
+    assert sums(one, chip) == sums(several, chip)
