@@ -118,13 +118,11 @@ class Hold:
 class Holdings:
     """Pages, blocks, images and sessions of all lanes.
 
-    most_guesses   per row of a round
     trusted   whether what is held is what it should be; `faults` counts how often it was not
     """
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
-        self.most_guesses = settings.guesses
         self.pages = PagePool(0)
         self.tree = PrefixTree(settings.host_pages)
         self.images = ImageStore(settings.images)

@@ -12,7 +12,7 @@ from ninfer.scheduler.holdings import Holdings, path_to
 from ninfer.scheduler.images import Image, ImageKind
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.transitions import LaneSignal, LaneState
-from ninfer.step import PAGE_TOKENS
+from ninfer.step import MOST_DRAFTS, PAGE_TOKENS
 
 BUSY, MISMATCH = "slot_busy", "slot_session_mismatch"
 SAVE_FAILED, RESTORE_FAILED = "slot_save_failed", "slot_restore_failed"
@@ -187,8 +187,9 @@ class Slots:
         # A block with a page is never behind one without.
         pages = tuple(step.page for step in path if step.page is not None)
         places = tuple(step.place for step in path if step.place is not None)
-        # A file has to hold the state of the block in which the session ends (15.4), or in which its last round began.
-        ends_here = session.executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS + holdings.most_guesses
+        # A file has to hold the state of the block in which the session ends (15.4), or in which its last round began,
+        # on this server or on one that guesses more and has saved what was restored here.
+        ends_here = session.executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS + MOST_DRAFTS
         image = node.image
         capture = ends_here and image is None and node.depth > 0
         if capture:
@@ -323,7 +324,9 @@ class Slots:
                 number = image.session or number
                 holdings.images.attach(image, path[depth - 1])
             number = number or holdings.new_session()
-            session = holdings.retain(lane, number, job.tokens, job.tokens, path, None)
+            # The last token of most sessions is in no cache; what else is behind the state will be read again.
+            executed = max(job.tokens - 1, len(job.blocks) * PAGE_TOKENS)
+            session = holdings.retain(lane, number, job.tokens, executed, path, None)
             session.file, session.changed = job.file, False
             self._move(lane, LaneSignal.RESTORED)
             self.restores += 1

@@ -8,7 +8,8 @@ from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.transitions import LaneState, RequestState
-from ninfer.step import ParkPages
+from ninfer.snapshots.rules import FARTHEST
+from ninfer.step import MOST_DRAFTS, ParkPages
 from ninfer.types import Marks
 from tests.scheduler.driving import Driver, blocks, text
 
@@ -136,6 +137,26 @@ def test_a_block_that_is_folded_late_is_read_again_after_a_restore() -> None:
     (order,) = server.slot(0, "save")
     assert isinstance(order, cmd.ReadSession)
     assert (order.tokens, order.executed, order.state) == (129, 128, 64)
+
+
+@pytest.mark.parametrize("guesses", [0, 4, MOST_DRAFTS])
+def test_what_a_late_fold_has_left_behind_is_saved_again_after_a_restore(guesses: int) -> None:
+    """Also by a server whose rounds draw fewer tokens."""
+    server = Driver(images=1, folds_late=True, steps_ahead=0, draft_tokens=guesses)
+    session = server.say(text(127), limit=2 + guesses)  # a row begins in the last position of a block
+    order = saving(server)
+    assert (order.tokens, order.executed, order.state) == (129 + guesses, 128 + guesses, 64)
+    file = server.histories[session]
+    for draft_tokens in (guesses, 0):
+        other = Driver(images=1, folds_late=True, steps_ahead=0, draft_tokens=draft_tokens)
+        restore = ev.SlotAsked(1, 0, "restore", tokens=order.tokens, blocks=blocks(file)[:1])
+        _forget, write = other.send(restore)
+        assert isinstance(write, cmd.WriteSession)
+        written(other, write, file)
+        again = saving(other)
+        assert (again.tokens, again.state) == (order.tokens, order.state)
+        assert again.executed in (again.tokens - 1, again.tokens)
+        assert 0 <= again.executed - again.state <= FARTHEST
 
 
 def test_a_state_behind_the_end_of_the_session_is_not_saved() -> None:
