@@ -49,6 +49,7 @@ class Asked:
     preserve_is_changed  whether old reasoning is treated otherwise than in the response that is continued
     constraint           what the answer is held to
     thinking_budget      most tokens of thinking, >= 1
+    logprobs             how many alternatives are told of beside each token of the answer; None: nothing is told of it
     """
 
     api: ClassVar[Api]
@@ -69,3 +70,4 @@ class Asked:
     preserve_is_changed: bool = False
     constraint: Constraint | None = None
     thinking_budget: int | None = None
+    logprobs: int | None = None

@@ -10,13 +10,15 @@ from quart import Response
 from ninfer.actors.messages import Admitted, Finished, PrefillProgress, Reply, TextDelta, Usage
 from ninfer.api import sse
 from ninfer.api.chat_request import ChatRequest, parse_chat
-from ninfer.api.chat_response import ChunkBuilder, Envelope, whole_body
+from ninfer.api.chat_response import ChunkBuilder, Envelope, logprobs_object, whole_body
 from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, openai_error
+from ninfer.api.logprobs import entries
 from ninfer.api.service import Service
 from ninfer.api.session import Session
-from ninfer.api.streams import event_stream, gather, json_response
+from ninfer.api.streams import event_stream, gather, json_response, pieces
 from ninfer.api.timings import Moments, timings
+from ninfer.text.tokenizer import Tokenizer
 
 
 async def chat_completion(service: Service, body: bytes, exchange: Exchange) -> Response:
@@ -25,9 +27,11 @@ async def chat_completion(service: Service, body: bytes, exchange: Exchange) -> 
     session = await service.submit(request, thinking, exchange)
     envelope = Envelope(f"chatcmpl-{secrets.token_hex(8)}", int(service.unix_time()), service.model.public_id)
     if request.stream:
-        return event_stream(session, _ChatStream(request, session, envelope), service.keep_alive_comment_s)
-    deltas, finished = await gather(session)
-    return json_response(whole_body(envelope, deltas, finished, session.received_at))
+        stream = _ChatStream(request, session, envelope, service.model.tokenizer)
+        return event_stream(session, stream, service.keep_alive_comment_s)
+    whole, finished = await gather(session)
+    told = logprobs_object(entries(whole.logprobs, service.model.tokenizer)) if request.logprobs is not None else None
+    return json_response(whole_body(envelope, whole.deltas, finished, session.received_at, told))
 
 
 class _ChatStream:
@@ -35,8 +39,9 @@ class _ChatStream:
 
     keep_alive = sse.KEEP_ALIVE
 
-    def __init__(self, request: ChatRequest, session: Session, envelope: Envelope) -> None:
+    def __init__(self, request: ChatRequest, session: Session, envelope: Envelope, tokenizer: Tokenizer) -> None:
         self._request = request
+        self._tokenizer = tokenizer
         self._session = session
         self._chunks = ChunkBuilder(envelope, include_usage=request.include_usage)
         self._admitted: Admitted | None = None
@@ -70,8 +75,9 @@ class _ChatStream:
 
     def _text(self, reply: TextDelta) -> Iterator[Mapping[str, object]]:
         so_far = self._timings(reply) if self._request.timings_per_token else None
-        for delta in reply.deltas:
-            chunk = self._chunks.delta(delta, so_far)
+        for delta, told in pieces(reply):
+            logprobs = logprobs_object(entries(told, self._tokenizer)) if self._request.logprobs is not None else None
+            chunk = self._chunks.delta(delta, so_far, logprobs)
             if chunk is not None:
                 yield chunk
 

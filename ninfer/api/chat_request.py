@@ -18,6 +18,7 @@ from ninfer.api.common_fields import (
 from ninfer.api.constraints import answer_of, constraint_of, openai_format, structured_outputs
 from ninfer.api.conversation import parse_conversation
 from ninfer.api.fields import Object, array, boolean, integer, mapping, refusal, text, word, wrong
+from ninfer.api.logprobs import ALTERNATIVES_MAX
 from ninfer.api.openai_fields import (
     check_logit_bias,
     check_one_choice,
@@ -72,16 +73,23 @@ def parse_chat(source: Object) -> ChatRequest:
         cache_key=text(source, "prompt_cache_key"),
         constraint=constraint_of(answer, tools, stops, stops_field="stop", ignore_eos=ignore_eos),
         thinking_budget=thinking_budget(source),
+        logprobs=_logprobs(source),
     )
+
+
+def _logprobs(source: Object) -> int | None:
+    """How many alternatives are told of beside each token; None for nothing at all."""
+    count = integer(source, "top_logprobs", 0, ALTERNATIVES_MAX) or 0
+    if boolean(source, "logprobs"):
+        return count
+    if count:
+        raise refusal("invalid_value", "top_logprobs needs logprobs to be true", "top_logprobs")
+    return None
 
 
 def _check_unsupported(source: Object) -> None:
     """Fields of class X: what they ask for is refused, their harmless values pass."""
     check_one_choice(source)
-    if boolean(source, "logprobs"):
-        raise refusal("logprobs_not_supported", "log-probabilities are not supported", "logprobs")
-    if integer(source, "top_logprobs", 0):
-        raise refusal("logprobs_not_supported", "log-probabilities are not supported", "top_logprobs")
     check_logit_bias(source)
     for modality in array(source, "modalities") or ():
         if not isinstance(modality, str):

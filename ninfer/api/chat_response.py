@@ -108,8 +108,17 @@ def joined_calls(deltas: Sequence[Delta]) -> list[dict[str, object]]:
     ]
 
 
+def logprobs_object(told: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """The ``logprobs`` of a choice whose client asked for them: an object for each token of its content."""
+    return {"content": list(told), "refusal": None}
+
+
 def whole_body(
-    envelope: Envelope, deltas: Sequence[Delta], finished: Finished, received_at: float
+    envelope: Envelope,
+    deltas: Sequence[Delta],
+    finished: Finished,
+    received_at: float,
+    logprobs: Mapping[str, object] | None = None,
 ) -> dict[str, object]:
     """The body of an answer that is not streamed."""
     reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
@@ -124,7 +133,7 @@ def whole_body(
     choice = {
         "index": 0,
         "message": message,
-        "logprobs": None,
+        "logprobs": logprobs,
         "finish_reason": finish_reason(finished.reason, finished.tool_calls),
     }
     return {
@@ -159,13 +168,18 @@ class ChunkBuilder:
         """The first chunk."""
         return self._chunk({"role": "assistant", "content": ""})
 
-    def delta(self, delta: Delta, timings_so_far: Mapping[str, object] | None) -> dict[str, object] | None:
+    def delta(
+        self,
+        delta: Delta,
+        timings_so_far: Mapping[str, object] | None,
+        logprobs: Mapping[str, object] | None = None,
+    ) -> dict[str, object] | None:
         """A piece of reasoning, answer or call; None for the end of a call, which has no chunk of its own."""
         match delta:
             case ReasoningDelta():
                 chunk = self._chunk({"reasoning_content": delta.text})
             case ContentDelta():
-                chunk = self._chunk({"content": delta.text})
+                chunk = self._chunk({"content": delta.text}, logprobs=logprobs)
             case ToolCallStarted():
                 function = {"name": delta.name, "arguments": ""}
                 opener = {"index": delta.index, "id": delta.id, "type": "function", "function": function}
@@ -195,13 +209,18 @@ class ChunkBuilder:
         chunks[-1].update(closing_members(finished, received_at))
         return chunks
 
-    def _chunk(self, delta: Mapping[str, object], finish_reason: str | None = None) -> dict[str, object]:
+    def _chunk(
+        self,
+        delta: Mapping[str, object],
+        finish_reason: str | None = None,
+        logprobs: Mapping[str, object] | None = None,
+    ) -> dict[str, object]:
         chunk: dict[str, object] = {
             "id": self._envelope.id,
             "object": "chat.completion.chunk",
             "created": self._envelope.created,
             "model": self._envelope.model,
-            "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}],
+            "choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}],
         }
         if self._include_usage:
             chunk["usage"] = None

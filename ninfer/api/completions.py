@@ -21,6 +21,7 @@ from ninfer.api.completions_request import CompletionRequest, parse_completion
 from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, openai_error
 from ninfer.api.fields import refusal, wrong
+from ninfer.api.logprobs import CompletionLogprobs
 from ninfer.api.preparation import default_preset, output_limit
 from ninfer.api.presets import resolve_sampling
 from ninfer.api.service import PARSE_ASIDE_BYTES, Service
@@ -52,11 +53,14 @@ async def completion(service: Service, body: bytes, exchange: Exchange) -> Respo
     await session.prepare(lambda: Prepared(_prepare(service, request), enable_thinking=False))
     envelope = Envelope(f"cmpl-{secrets.token_hex(8)}", int(service.unix_time()), service.model.public_id)
     if request.stream:
-        writer = _Stream(session, envelope, request.include_usage, service.generation.prefill_progress)
+        progress = service.generation.prefill_progress
+        writer = _Stream(session, envelope, request.include_usage, progress, _logprobs_of(request, service))
         return event_stream(session, writer, service.keep_alive_comment_s)
-    deltas, finished = await gather(session)
-    whole = _body(envelope, _text(deltas), _reason(finished))
-    return json_response({**whole, **_end(finished, session.received_at)})
+    whole, finished = await gather(session)
+    told = _logprobs_of(request, service)
+    logprobs = told.more(whole.logprobs) if told is not None else None
+    answer = _body(envelope, _text(whole.deltas), _reason(finished), logprobs)
+    return json_response({**answer, **_end(finished, session.received_at)})
 
 
 def _check(service: Service, body: bytes) -> CompletionRequest:
@@ -111,19 +115,36 @@ def _prepare(service: Service, request: CompletionRequest) -> GenerationRequest:
         stop_ids=() if request.ignore_eos else tuple(sorted(tokenizer.stop_ids)),
         progress=request.stream and server.prefill_progress,
         marks=Marks(turn=len(prompt_ids)),  # raw text has no turns: its end is what the next text may go on from
+        logprobs=request.logprobs,
     )
 
 
+def _logprobs_of(request: CompletionRequest, service: Service) -> CompletionLogprobs | None:
+    return CompletionLogprobs(service.model.tokenizer) if request.logprobs is not None else None
+
+
 class _Stream:
-    """The frames of one streamed completion; `progress` is whether they show how far the prompt is read."""
+    """The frames of one streamed completion.
+
+    progress   whether they show how far the prompt is read
+    logprobs   tells of the tokens, if that is asked for
+    """
 
     keep_alive = sse.KEEP_ALIVE
 
-    def __init__(self, session: Session, envelope: Envelope, include_usage: bool, progress: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        envelope: Envelope,
+        include_usage: bool,
+        progress: bool,
+        logprobs: CompletionLogprobs | None,
+    ) -> None:
         self.session = session
         self.envelope = envelope
         self.include_usage = include_usage
         self.progress = progress
+        self.logprobs = logprobs
         self._admitted_at = 0.0
 
     def opening(self) -> bytes:
@@ -136,7 +157,8 @@ class _Stream:
             chunk = _body(self.envelope, "", None)
             return self._frame({**chunk, "prompt_progress": prompt_progress(reply, self._admitted_at)})
         if isinstance(reply, TextDelta):
-            return self._frame(_body(self.envelope, _text(reply.deltas), None))
+            logprobs = self.logprobs.more(reply.logprobs) if self.logprobs is not None else None
+            return self._frame(_body(self.envelope, _text(reply.deltas), None, logprobs))
         if isinstance(reply, Finished):
             return self._closing(reply) + sse.DONE
         return b""
@@ -167,13 +189,15 @@ def _text(deltas: Sequence[Delta]) -> str:
     return "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
 
 
-def _body(envelope: Envelope, text: str, reason: str | None) -> dict[str, object]:
+def _body(
+    envelope: Envelope, text: str, reason: str | None, logprobs: Mapping[str, object] | None = None
+) -> dict[str, object]:
     return {
         "id": envelope.id,
         "object": "text_completion",
         "created": envelope.created,
         "model": envelope.model,
-        "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}],
+        "choices": [{"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}],
     }
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ninfer.api.common_fields import TOKENS_MAX, model_name
 from ninfer.api.fields import Object, boolean, integer, mapping, refusal, text, wrong
+from ninfer.api.logprobs import COMPLETION_ALTERNATIVES_MAX
 from ninfer.api.openai_fields import (
     check_logit_bias,
     check_one_choice,
@@ -22,7 +23,8 @@ MAX_TOKENS_DEFAULT = 16  # of the protocol
 class CompletionRequest:
     """A request that is well-formed and asks for nothing this build lacks.
 
-    prompt   text in which control spellings stand for control tokens, or token ids; not empty
+    prompt     text in which control spellings stand for control tokens, or token ids; not empty
+    logprobs   how many alternatives are told of beside each token; None: nothing is told of it
     """
 
     model: str
@@ -34,6 +36,7 @@ class CompletionRequest:
     stream: bool
     include_usage: bool
     ignore_eos: bool
+    logprobs: int | None = None
 
 
 def parse_completion(source: Object) -> CompletionRequest:
@@ -54,6 +57,7 @@ def parse_completion(source: Object) -> CompletionRequest:
         stream=boolean(source, "stream") or False,
         include_usage=boolean(options, "include_usage", "stream_options.include_usage") or False,
         ignore_eos=boolean(source, "ignore_eos") or False,
+        logprobs=integer(source, "logprobs", 0, COMPLETION_ALTERNATIVES_MAX),
     )
 
 
@@ -73,8 +77,6 @@ def _check_unsupported(source: Object) -> None:
     check_one_choice(source)
     if integer(source, "best_of", 1) not in (None, 1):
         raise refusal("parameter_not_supported", "best_of must be 1", "best_of")
-    if integer(source, "logprobs", 0) is not None:
-        raise refusal("logprobs_not_supported", "log-probabilities are not supported", "logprobs")
     if text(source, "suffix"):
         raise refusal("parameter_not_supported", "suffix is not supported", "suffix")
     if boolean(source, "echo"):

@@ -25,8 +25,8 @@ async def create_message(service: Service, body: bytes, exchange: Exchange) -> R
             request.model, session.prompt_tokens, exchange.request_id, shows_life=request.return_progress
         )
         return event_stream(session, stream, service.keep_alive_comment_s)
-    deltas, finished = await gather(session)
-    return json_response(whole_message(request.model, deltas, finished))
+    whole, finished = await gather(session)
+    return json_response(whole_message(request.model, whole.deltas, finished))
 
 
 async def count_tokens(service: Service, body: bytes) -> Response:

@@ -149,4 +149,5 @@ def prepare(asked: Asked, thinking: Thinking, model: Model, server: GenerationSe
         tools=DeclaredTools(asked.tools.callable) if asked.tools.callable else None,
         tolerant_tool_calls=server.tolerant_tool_calls,
         enforced=_enforced(asked, model, reading),
+        logprobs=asked.logprobs,
     )

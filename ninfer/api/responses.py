@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 
 import orjson
 from quart import Response
@@ -17,8 +17,10 @@ from ninfer.api.responses_output import OutputItems
 from ninfer.api.responses_request import ResponsesRequest, parse_input_tokens, parse_responses
 from ninfer.api.responses_store import Record, ResponseStore
 from ninfer.api.service import Service
-from ninfer.api.streams import event_stream, gather, json_response
+from ninfer.api.streams import event_stream, gather, json_response, pieces
 from ninfer.api.thinking import Thinking
+from ninfer.step import TokenLogprobs
+from ninfer.text.output import ContentDelta
 
 
 async def create_response(service: Service, store: ResponseStore, body: bytes, exchange: Exchange) -> Response:
@@ -32,13 +34,16 @@ async def create_response(service: Service, store: ResponseStore, body: bytes, e
         request=request,
         sampling=session.sampling,
     )
-    answer = _Answer(frame, store, thinking, service.unix_time)
+    answer = _Answer(frame, store, thinking, service)
     if request.stream:
         return event_stream(session, _ResponseStream(frame, answer), service.keep_alive_comment_s)
-    deltas, finished = await gather(session)
-    for delta in deltas:
-        for _ in answer.items.add(delta):
+    whole, finished = await gather(session)
+    told: Sequence[TokenLogprobs] = whole.logprobs
+    for delta in whole.deltas:
+        for _ in answer.items.add(delta, told):
             pass  # nobody listens to the events
+        if isinstance(delta, ContentDelta):
+            told = ()  # all of it is of the one message
     _, response = answer.commit(finished)
     return json_response(response)
 
@@ -53,12 +58,12 @@ async def count_input_tokens(service: Service, store: ResponseStore, body: bytes
 class _Answer:
     """One answer on its way to the store."""
 
-    def __init__(self, frame: Frame, store: ResponseStore, thinking: Thinking, unix_time: Callable[[], float]) -> None:
-        self.items = OutputItems(frame.request.declared)
+    def __init__(self, frame: Frame, store: ResponseStore, thinking: Thinking, service: Service) -> None:
+        self.items = OutputItems(frame.request.declared, service.model.tokenizer)
         self._frame = frame
         self._store = store
         self._thinking = thinking
-        self._unix_time = unix_time
+        self._unix_time = service.unix_time
 
     def commit(self, finished: Finished) -> tuple[list[Event], Event]:
         """Close and store; returns the closing events and the response object. Raises StoreTooSmall."""
@@ -102,7 +107,7 @@ class _ResponseStream:
                 self._processed = reply.processed
                 return self._frames([self._progress(reply)])
             case TextDelta():
-                return self._frames(event for delta in reply.deltas for event in self._answer.items.add(delta))
+                return self._frames(event for piece in pieces(reply) for event in self._answer.items.add(*piece))
             case Finished():
                 # Only what is stored is told as final.
                 events, response = self._answer.commit(reply)

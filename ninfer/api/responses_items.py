@@ -193,10 +193,10 @@ def _part(part: object, role: str, where: str) -> Object:
         raise wrong(f"{where}.{member}", "a string")
     if kind != "output_text":
         return {"type": kind, member: said}
-    for extra in ("annotations", "logprobs"):
-        if array(part, extra, f"{where}.{extra}"):
-            message = f"{where}.{extra} must be empty"
-            raise refusal("parameter_not_supported", message, f"{where}.{extra}")
+    if array(part, "annotations", f"{where}.annotations"):
+        message = f"{where}.annotations must be empty"
+        raise refusal("parameter_not_supported", message, f"{where}.annotations")
+    array(part, "logprobs", f"{where}.logprobs")  # of an answer that comes back as history: no prompt has them
     return {"type": kind, "text": said, "annotations": [], "logprobs": []}
 
 

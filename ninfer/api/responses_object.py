@@ -78,7 +78,7 @@ class Frame:
             "text": {"format": request.text_format},
             "tool_choice": request.declared.choice,
             "tools": request.declared.wire,
-            "top_logprobs": 0,
+            "top_logprobs": request.logprobs or 0,
             "top_p": self.sampling.top_p,
             "truncation": "disabled",
             "usage": None,

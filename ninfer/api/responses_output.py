@@ -6,11 +6,13 @@ The whole answer is built by the same steps as the streamed one, so that the two
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ninfer.api.custom_input import CustomInput
+from ninfer.api.logprobs import entries
 from ninfer.api.responses_items import Item, arguments_of, item_of, new_id
 from ninfer.api.responses_tools import ResponsesTools, Target
+from ninfer.step import TokenLogprobs
 from ninfer.text.output import (
     ContentDelta,
     Delta,
@@ -19,6 +21,7 @@ from ninfer.text.output import (
     ToolCallEnded,
     ToolCallStarted,
 )
+from ninfer.text.tokenizer import Tokenizer
 
 Event = dict[str, object]
 
@@ -26,11 +29,13 @@ Event = dict[str, object]
 class OutputItems:
     """Items in the order reasoning, message, calls; only the last one may be open.
 
-    tools   what the names of called functions stand for
+    tools      what the names of called functions stand for
+    tokenizer  of the tokens that log-probabilities are told of
     """
 
-    def __init__(self, tools: ResponsesTools) -> None:
+    def __init__(self, tools: ResponsesTools, tokenizer: Tokenizer) -> None:
         self._tools = tools
+        self._tokenizer = tokenizer
         self._closed: list[Event] = []
         self._open: _Reasoning | _Message | _Call | None = None
 
@@ -44,8 +49,8 @@ class OutputItems:
         """Whether a call is open. After the last piece that means that the output ended inside it."""
         return isinstance(self._open, _Call)
 
-    def add(self, delta: Delta) -> Iterator[Event]:
-        """The events of a piece of the answer."""
+    def add(self, delta: Delta, told: Sequence[TokenLogprobs] = ()) -> Iterator[Event]:
+        """The events of a piece of the answer; what is told of the tokens of its text comes with that."""
         match delta:
             case ReasoningDelta():
                 if not isinstance(self._open, _Reasoning):
@@ -55,7 +60,8 @@ class OutputItems:
                 if not isinstance(self._open, _Message):
                     yield from self._close("completed")
                     yield from self._begin(_Message(len(self._closed)))
-                yield from self._more(delta.text)
+                assert isinstance(self._open, _Message)
+                yield from self._open.more(delta.text, entries(told, self._tokenizer))
             case ToolCallStarted():
                 yield from self._close("completed")
                 yield from self._begin(_Call(len(self._closed), delta.id, self._tools.target(delta.name)))
@@ -74,7 +80,7 @@ class OutputItems:
 
     def history(self) -> tuple[Item, ...]:
         """The items as a continuation takes them: without calls that it could not, and without an empty message."""
-        return tuple(item_of({**item, "status": "completed"}) for item in self._closed if _is_history(item))
+        return tuple(item_of(_as_history(item)) for item in self._closed if _is_history(item))
 
     def _begin(self, item: _Reasoning | _Message | _Call) -> Iterator[Event]:
         self._open = item
@@ -89,6 +95,15 @@ class OutputItems:
             item, self._open = self._open, None
             self._closed.append(item.item(status))
             yield from item.end(status)
+
+
+def _as_history(item: Event) -> Event:
+    """The item in its normal form, in which nothing is told of tokens."""
+    if item["type"] != "message":
+        return {**item, "status": "completed"}
+    content = item["content"]
+    assert isinstance(content, list)
+    return {**item, "status": "completed", "content": [{**part, "logprobs": []} for part in content]}
 
 
 def _is_history(item: Event) -> bool:
@@ -111,6 +126,7 @@ class _Text:
         self._index = index
         self._id = new_id(kind)
         self._pieces: list[str] = []
+        self._told: list[Event] = []
 
     @property
     def _text(self) -> str:
@@ -118,29 +134,29 @@ class _Text:
 
     def begin(self) -> Iterator[Event]:
         yield {"type": "response.output_item.added", "output_index": self._index, "item": self._empty()}
-        yield {"type": "response.content_part.added", **self._place(), "part": self.part("")}
+        yield {"type": "response.content_part.added", **self._place(), "part": self.part("", [])}
 
-    def more(self, text: str) -> Iterator[Event]:
+    def more(self, text: str, told: list[Event] | None = None) -> Iterator[Event]:
         self._pieces.append(text)
-        yield {"type": f"response.{self.part_kind}.delta", **self._place(), "delta": text, **self.extra()}
+        yield {"type": f"response.{self.part_kind}.delta", **self._place(), "delta": text, **self.extra(told or [])}
 
     def end(self, status: str) -> Iterator[Event]:
         text = self._text
-        yield {"type": f"response.{self.part_kind}.done", **self._place(), "text": text, **self.extra()}
-        yield {"type": "response.content_part.done", **self._place(), "part": self.part(text)}
+        yield {"type": f"response.{self.part_kind}.done", **self._place(), "text": text, **self.extra(self._told)}
+        yield {"type": "response.content_part.done", **self._place(), "part": self.part(text, self._told)}
         yield {"type": "response.output_item.done", "output_index": self._index, "item": self.item(status)}
 
-    def part(self, text: str) -> Event:
-        """The part with this text."""
+    def part(self, text: str, told: list[Event]) -> Event:
+        """The part with this text, and what is told of its tokens."""
         return {"type": self.part_kind, "text": text}
 
-    def extra(self) -> Event:
-        """Members of the events of the text."""
+    def extra(self, told: list[Event]) -> Event:
+        """Members of the events of the text, of whose tokens this is told."""
         return {}
 
     def item(self, status: str) -> Event:
         """The item with what it holds so far."""
-        return {**self._empty(), "status": status, "content": [self.part(self._text)]}
+        return {**self._empty(), "status": status, "content": [self.part(self._text, self._told)]}
 
     def _empty(self) -> Event:
         raise NotImplementedError
@@ -165,11 +181,15 @@ class _Message(_Text):
     def __init__(self, index: int) -> None:
         super().__init__(index, "message")
 
-    def part(self, text: str) -> Event:
-        return {"type": self.part_kind, "text": text, "annotations": [], "logprobs": []}
+    def more(self, text: str, told: list[Event] | None = None) -> Iterator[Event]:
+        self._told += told or []
+        return super().more(text, told)
 
-    def extra(self) -> Event:
-        return {"logprobs": []}
+    def part(self, text: str, told: list[Event]) -> Event:
+        return {"type": self.part_kind, "text": text, "annotations": [], "logprobs": told}
+
+    def extra(self, told: list[Event]) -> Event:
+        return {"logprobs": told}
 
     def _empty(self) -> Event:
         return {"id": self._id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}

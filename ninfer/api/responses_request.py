@@ -18,6 +18,7 @@ from ninfer.api.common_fields import (
 )
 from ninfer.api.constraints import answer_of, constraint_of, openai_format, structured_outputs
 from ninfer.api.fields import Object, array, boolean, integer, mapping, number, refusal, text, word, wrong
+from ninfer.api.logprobs import ALTERNATIVES_MAX
 from ninfer.api.presets import SamplingRequest
 from ninfer.api.responses_conversation import conversation_of, has_query
 from ninfer.api.responses_items import Item, parse_items
@@ -40,6 +41,7 @@ _CREATED = _COUNTED | {
     "moderation",
 }
 # fmt: on
+_LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed")
 
 
@@ -126,11 +128,18 @@ def _parse(source: Object, store: ResponseStore, known: Collection[str]) -> Resp
         preserve_is_changed=is_changed,
         constraint=constraint_of(answer_of(json, structured_outputs(source)), declared.tools, (), stops_field="stop"),
         thinking_budget=thinking_budget(source),
+        logprobs=_logprobs(source),
         declared=declared,
         store=boolean(source, "store") is not False,
         metadata=metadata(source),
         text_format=mapping(options, "format", "text.format") or {"type": "text"},
     )
+
+
+def _logprobs(source: Object) -> int | None:
+    """How many alternatives are told of beside each token, if it is said or the others are asked for."""
+    count = integer(source, "top_logprobs", 0, ALTERNATIVES_MAX) or 0
+    return count if count or _LOGPROBS in (array(source, "include") or ()) else None
 
 
 def _parent(response_id: str | None, store: ResponseStore) -> Record | None:
@@ -179,10 +188,8 @@ def _check_unsupported(source: Object) -> None:
         raise refusal("background_not_supported", "background must be false", "background")
     if text(source, "truncation") not in (None, "disabled"):
         raise refusal("truncation_not_supported", "truncation must be 'disabled'", "truncation")
-    if integer(source, "top_logprobs", 0):
-        raise refusal("logprobs_not_supported", "log-probabilities are not supported", "top_logprobs")
     for included in array(source, "include") or ():
-        if included != "reasoning.encrypted_content":
+        if included not in ("reasoning.encrypted_content", _LOGPROBS):
             raise refusal("include_not_supported", f"include: '{included}' is not supported", "include")
     options = mapping(source, "stream_options") or {}
     boolean(options, "include_obfuscation", "stream_options.include_obfuscation")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import anyio
@@ -14,7 +15,8 @@ from ninfer.actors.messages import Finished, Reply, TextDelta
 from ninfer.api.envelopes import Fault, fault_of
 from ninfer.api.session import Session
 from ninfer.errors import NinferError
-from ninfer.text.output import Delta
+from ninfer.step import TokenLogprobs
+from ninfer.text.output import ContentDelta, Delta
 
 log = structlog.get_logger(__name__)
 
@@ -37,15 +39,34 @@ class StreamWriter(Protocol):
         """The end of a stream that broke off."""
 
 
-async def gather(session: Session) -> tuple[list[Delta], Finished]:
-    """All pieces of an answer, and how it ended; raises the error that it ended with."""
-    deltas: list[Delta] = []
+@dataclass(slots=True)
+class Whole:
+    """All pieces of an answer, and what is told of the tokens of its text."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+    def add(self, reply: TextDelta) -> None:
+        """More of it."""
+        self.deltas.extend(reply.deltas)
+        self.logprobs.extend(reply.logprobs)
+
+
+def pieces(reply: TextDelta) -> Iterator[tuple[Delta, tuple[TokenLogprobs, ...]]]:
+    """The pieces of a reply, that of the answer with what is told of its tokens; there is one at most."""
+    for delta in reply.deltas:
+        yield delta, reply.logprobs if isinstance(delta, ContentDelta) else ()
+
+
+async def gather(session: Session) -> tuple[Whole, Finished]:
+    """A whole answer, and how it ended; raises the error that it ended with."""
+    whole = Whole()
     while True:
         reply = await session.next_reply()
         if isinstance(reply, TextDelta):
-            deltas.extend(reply.deltas)
+            whole.add(reply)
         elif isinstance(reply, Finished):
-            return deltas, reply
+            return whole, reply
 
 
 def json_response(body: Mapping[str, object]) -> Response:

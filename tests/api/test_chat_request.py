@@ -134,7 +134,7 @@ def test_the_message_of_the_contract() -> None:
         ("max_completion_tokens", (-1, 2**31)),
         ("top_k", (-2,)),
         ("seed", (2**64, -(2**63) - 1, 1.8446744073709552e19)),
-        ("top_logprobs", (-1,)),
+        ("top_logprobs", (-1, 21)),
         ("thinking_budget", (0,)),
     ],
 )
@@ -174,8 +174,7 @@ def test_strings_are_checked(name: str) -> None:
         ("model", None, None, "model"),
         ("n", 2, "n_not_supported", "n"),
         ("n", True, "n_not_supported", "n"),
-        ("logprobs", True, "logprobs_not_supported", "logprobs"),
-        ("top_logprobs", 1, "logprobs_not_supported", "top_logprobs"),
+        ("top_logprobs", 1, "invalid_value", "top_logprobs"),
         ("logit_bias", {"1": 0.5}, "logit_bias_not_supported", "logit_bias"),
         ("logit_bias", [], None, "logit_bias"),
         ("modalities", ["text", "audio"], "modality_not_supported", "modalities"),

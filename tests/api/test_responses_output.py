@@ -17,6 +17,7 @@ from ninfer.text.output import (
     ToolCallEnded,
     ToolCallStarted,
 )
+from tests.support.system import TOKENIZER
 
 TOOLS = parse_responses_tools(
     {
@@ -38,7 +39,7 @@ def call(index: int, name: str, *arguments: str, ended: bool = True) -> list[Del
 
 def run(deltas: Sequence[Delta], status: str = "completed") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The events, and the items at the end."""
-    output = OutputItems(TOOLS)
+    output = OutputItems(TOOLS, TOKENIZER)
     events = [event for delta in deltas for event in output.add(delta)]
     events += output.finish(status)
     check(events, output.closed)
@@ -156,7 +157,7 @@ def test_only_the_last_item_may_be_incomplete() -> None:
 
 def test_what_a_history_takes() -> None:
     def taken(deltas: Sequence[Delta], status: str = "completed") -> list[str]:
-        output = OutputItems(TOOLS)
+        output = OutputItems(TOOLS, TOKENIZER)
         for delta in deltas:
             list(output.add(delta))
         output.finish(status)

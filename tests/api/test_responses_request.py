@@ -128,7 +128,7 @@ def test_what_agents_send_besides_is_ignored() -> None:
         ({"service_tier": "flex"}, "service_tier_not_supported", "service_tier"),
         ({"background": True}, "background_not_supported", "background"),
         ({"truncation": "auto"}, "truncation_not_supported", "truncation"),
-        ({"top_logprobs": 1}, "logprobs_not_supported", "top_logprobs"),
+        ({"top_logprobs": 21}, None, "top_logprobs"),
         ({"include": ["file_search_call.results"]}, "include_not_supported", "include"),
         ({"stream_options": {"taste": 1}}, "stream_option_not_supported", "stream_options.taste"),
         ({"conversation": "c"}, "parameter_not_supported", "conversation"),

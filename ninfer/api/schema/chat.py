@@ -67,8 +67,8 @@ class ChatFields(Struct, kw_only=True):
     response_format: Json | None = None
     structured_outputs: Json | None = None
     n: Annotated[int, Meta(description="only 1")] | None = None
-    logprobs: Annotated[bool, Meta(description="only false")] | None = None
-    top_logprobs: Annotated[int, Meta(description="only 0")] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20, description="more than 0 with logprobs true only")] | None = None
     logit_bias: Annotated[Json, Meta(description="only zeros")] | None = None
     modalities: Annotated[list[str], Meta(description="only text")] | None = None
     audio: Json | None = None
@@ -126,12 +126,33 @@ class AssistantMessage(Struct, kw_only=True):
     tool_calls: list[ToolCall] | None = None
 
 
+class TokenValue(Struct):
+    """A token, its bytes, and the natural logarithm of the model's own probability of it."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ContentToken(TokenValue):
+    """A token of the answer, and the likeliest ones in its place."""
+
+    top_logprobs: list[TokenValue]
+
+
+class ChatLogprobs(Struct):
+    """What is told of the tokens of a content."""
+
+    content: list[ContentToken]
+    refusal: None
+
+
 class ChatChoice(Struct):
     """The one choice."""
 
     index: int
     message: AssistantMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
 
 

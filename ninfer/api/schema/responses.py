@@ -50,8 +50,8 @@ class ResponsesRequest(InputTokensRequest, kw_only=True, forbid_unknown_fields=T
     user: str | None = None
     service_tier: Literal["auto", "default"] | None = None
     background: Annotated[bool, Meta(description="only false")] | None = None
-    top_logprobs: Annotated[int, Meta(description="only 0")] | None = None
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    include: list[Literal["reasoning.encrypted_content", "message.output_text.logprobs"]] | None = None
     stream_options: Json | None = None
     conversation: None = None
     prompt: None = None

@@ -46,10 +46,19 @@ class CompletionRequest(Struct, kw_only=True):
     user: str | None = None
     n: Annotated[int, Meta(description="only 1")] | None = None
     best_of: Annotated[int, Meta(description="only 1", ge=1)] | None = None
-    logprobs: None = None
+    logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     logit_bias: Annotated[Json, Meta(description="only zeros")] | None = None
     suffix: Annotated[str, Meta(max_length=0)] | None = None
     echo: Annotated[bool, Meta(description="only false")] | None = None
+
+
+class CompletionLogprobs(Struct):
+    """What is told of the tokens of a text: natural logarithms of the model's own probabilities."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
 
 
 class CompletionChoice(Struct):
@@ -57,7 +66,7 @@ class CompletionChoice(Struct):
 
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
 
 
