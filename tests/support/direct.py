@@ -105,7 +105,8 @@ class Direct:
         if isinstance(command, cmd.StartChunk):
             self._land_chunk(command, result)
         else:
-            self._land_round(*command, result)
+            start, copied = command
+            self._land_round(start, copied, result)
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Land steps until nothing is in flight, or `until` holds."""
