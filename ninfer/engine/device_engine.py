@@ -416,16 +416,17 @@ class DeviceEngine(KeepsStates):
         shared, chunk = self._workspace.shared, self._workspace.chunk
         shared.inputs.storage[0].copy_(torch.arange(MAX_ROWS, dtype=torch.int32))
         self._cache.tables.zero_()
-        longest = chunk.ids.shape[0]
+        longest, room = chunk.ids.shape[0], self._cache.tables.shape[1] * PAGE_TOKENS
         lengths = {1, PAGE_TOKENS, PAGE_TOKENS + 1, 4 * PAGE_TOKENS, longest, *warm_up_lengths(self._chunk_policy)}
         for tokens in sorted({min(tokens, longest) for tokens in lengths}):
             self._chunks.read(0, 0, tokens)
             if self._weights.drafter is not None:
-                for goes_on in (False, True):
-                    self._chunks.show_drafter(0, PAGE_TOKENS, tokens, goes_on=goes_on)
+                self._chunks.show_drafter(0, 0, tokens, goes_on=False)
+                # A chunk that goes on has one in front of it, and the table may have room for no longer one.
+                self._chunks.show_drafter(0, PAGE_TOKENS, min(tokens, room - PAGE_TOKENS), goes_on=True)
             self._chunks.logits(tokens)
             self._chunks.draw()
-        if self._cache.tables.shape[1] * PAGE_TOKENS > UNIT_KEYS:
+        if room > UNIT_KEYS:
             self._chunks.read(0, UNIT_KEYS, 1)  # the shortest history behind which attention joins sums of units
         self._transfers.warm_up()
         likeliest = 20  # as many as a client may ask for
