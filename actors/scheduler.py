@@ -39,6 +39,8 @@ from ninfer.scheduler.machine import Scheduler
 from ninfer.step import DecodeRound, DecodeRow
 from ninfer.types import FinishReason
 
+DiskOrder = cmd.ReadDisk | cmd.WriteDisk | cmd.DropRead | cmd.DropFile
+
 
 class Office(Protocol):
     """What the process does for the scheduler outside of any request."""
@@ -63,8 +65,12 @@ class Office(Protocol):
         """End the process."""
         ...
 
-    def save_evicted(self, file: str, order: cmd.ReadSession, ledger: Ledger) -> None:
-        """Write a session that is about to be displaced back to its file."""
+    def save_evicted(self, order: cmd.SaveEvicted, ledger: Ledger) -> None:
+        """Write a session that is about to be displaced to a file."""
+        ...
+
+    def use_disk(self, order: DiskOrder) -> None:
+        """Read, use or remove a file of the disk cache."""
         ...
 
     def wake_at(self, at: float) -> None:
@@ -309,7 +315,7 @@ class SchedulerActor:
     def _save_evicted(self, command: cmd.SaveEvicted, _now: float) -> None:
         ledger = self._ledgers[command.read.lane]
         assert ledger is not None, "a lane with a session has its tokens"
-        self._office.save_evicted(command.file, command.read, ledger)
+        self._office.save_evicted(command, ledger)
 
     def _refuse_slot(self, command: cmd.RefuseSlot, _now: float) -> None:
         self._slots.pop(command.ticket).refuse(slot_refusal(command.code))
@@ -338,4 +344,8 @@ PERFORM: dict[type[Any], Callable[[SchedulerActor, Any, float], None]] = {
     cmd.ReadSession: SchedulerActor._answer_slot,
     cmd.WriteSession: SchedulerActor._answer_slot,
     cmd.SaveEvicted: SchedulerActor._save_evicted,
+    **{
+        kind: lambda actor, command, _now: actor._office.use_disk(command)
+        for kind in (cmd.ReadDisk, cmd.WriteDisk, cmd.DropRead, cmd.DropFile)
+    },
 }

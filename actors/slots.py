@@ -91,6 +91,7 @@ class SlotPersistenceActor:
     def __init__(
         self,
         files: SlotFolder | None,
+        disk: SlotFolder | None,
         device: DeviceGateway,
         ledgers: Ledgers,
         tell: Callable[[SchedulerMessage], None],
@@ -101,6 +102,8 @@ class SlotPersistenceActor:
         self.mailbox: Mailbox[Question[SlotMessage, SlotOutcome]] = Mailbox("slot persistence", CAPACITY)
         self.engine: EngineLike | None = None
         self._files = files
+        self._disk = disk
+        self._disk_fails = False  # said once, until it does not
         self._device = device
         self._ledgers = ledgers
         self._tell = tell
@@ -170,9 +173,12 @@ class SlotPersistenceActor:
             self._tell(SlotDone(order.ticket, message.lane, ok))
         return SlotOutcome(order.tokens, written, digest, self._now() - begun)
 
-    async def save_evicted(self, filename: str, order: cmd.ReadSession, ledger: Ledger) -> None:
-        """Write a session back to its file that is displaced as soon as it has been read. A stop waits for it."""
-        files, engine = self._files, self.engine
+    async def save_evicted(self, saved: cmd.SaveEvicted, ledger: Ledger) -> None:
+        """Write a session to a file that is displaced as soon as it has been read. A stop waits for it."""
+        filename, order = saved.file, saved.read
+        files, engine = self._disk if saved.to_disk else self._files, self.engine
+        what = "disk cache save" if saved.to_disk else "slot auto-save"
+        size = 0
         assert files is not None, "only a session that has a file is written back"
         assert engine is not None, "sessions exist only with an engine"
         was_read = written = False
@@ -186,13 +192,16 @@ class SlotPersistenceActor:
                 self._tell(SlotDone(order.ticket, order.lane, True))
                 size, _digest = await self._write(files, filename, order, ledger, read)
                 written = True
-                log.info("slot auto-save", file=filename, n_saved=order.tokens, bytes=size)
+                self._disk_fails &= not saved.to_disk
+                log.info(what, file=filename, n_saved=order.tokens, bytes=size)
             except NinferError as error:
-                log.error("slot auto-save FAILED", file=filename, reason=str(error))
+                say = log.debug if saved.to_disk and self._disk_fails else log.error
+                say(f"{what} FAILED", file=filename, reason=str(error))
+                self._disk_fails |= saved.to_disk
             finally:
                 if not was_read:
                     self._tell(SlotDone(order.ticket, order.lane, False))
-                self._tell(SlotWritten(order.ticket, written))
+                self._tell(SlotWritten(order.ticket, written, size))
 
     async def _write(
         self, files: SlotFolder, filename: str, order: cmd.ReadSession, ledger: Ledger, read: _Read
@@ -251,7 +260,7 @@ class SlotPersistenceActor:
 
         snapshot, identity = await anyio.to_thread.run_sync(read)
         session = snapshot.session
-        images = _images_of(snapshot)
+        images = images_of(snapshot)
         blocks = identity.blocks[: session.state_frontier // PAGE_TOKENS]
         checkpoints = tuple(frontier for frontier in sorted(images) if 0 < frontier < session.state_frontier)
         query = SlotQuery(message.lane, "restore", None, session.tokens, blocks, checkpoints, message.filename)
@@ -298,7 +307,7 @@ def _write(engine: EngineLike, order: cmd.WriteSession, snapshot: Snapshot, imag
         engine.write_image(image, images[frontier])
 
 
-def _images_of(snapshot: Snapshot) -> dict[int, memoryview]:
+def images_of(snapshot: Snapshot) -> dict[int, memoryview]:
     """Images of a file by frontier."""
     held: Sequence[StoredImage] = (snapshot.checkpoint,) if snapshot.checkpoint is not None else ()
     return {

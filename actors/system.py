@@ -14,6 +14,7 @@ from anyio.abc import TaskGroup
 from ninfer.actors.checkpoints import CheckpointRingActor
 from ninfer.actors.decode import DecodeActor
 from ninfer.actors.device import DeviceGateway
+from ninfer.actors.disk import DiskCache
 from ninfer.actors.engine import EngineBuilder, EngineLike
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.gateway import Gateway, SchedulerMessage
@@ -25,7 +26,7 @@ from ninfer.actors.prefill import PrefillActor
 from ninfer.actors.runtime.clock import Clock, LoopClock
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
-from ninfer.actors.scheduler import SchedulerActor
+from ninfer.actors.scheduler import DiskOrder, SchedulerActor
 from ninfer.actors.slots import SlotFolder, SlotPersistenceActor
 from ninfer.actors.warmup import warm_up
 from ninfer.config import SchedulerSettings
@@ -57,6 +58,7 @@ class System:
         clock: Clock | None = None,
         names: BlockNames | None = None,
         slots: SlotFolder | None = None,
+        disk: SlotFolder | None = None,
     ) -> None:
         self._clock = clock if clock is not None else LoopClock()
         self._builder = builder
@@ -95,6 +97,7 @@ class System:
         self.ring = CheckpointRingActor(lambda: self.machine.statistics().lanes, ledgers)
         self.slots = SlotPersistenceActor(
             slots,
+            disk,
             self._device,
             ledgers,
             self._tell,
@@ -102,6 +105,7 @@ class System:
             lambda lane: self._is_busy(lane),
             lambda: self.machine.holdings.faults,
         )
+        self._disk = DiskCache(disk, self._device, names, self._tell)
         self.gateway = Gateway(
             self._mailbox,
             lambda: self.machine.lifecycle,
@@ -223,9 +227,21 @@ class System:
         self._status, self.last_words = status, message
         self._over.set()
 
-    def save_evicted(self, file: str, order: cmd.ReadSession, ledger: Ledger) -> None:
-        """Write a session that is about to be displaced back to its file."""
-        self._start(self.slots.save_evicted, file, order, ledger)
+    def save_evicted(self, order: cmd.SaveEvicted, ledger: Ledger) -> None:
+        """Write a session that is about to be displaced to a file."""
+        self._start(self.slots.save_evicted, order, ledger)
+
+    def use_disk(self, order: DiskOrder) -> None:
+        """Read, use or remove a file of the disk cache."""
+        match order:
+            case cmd.ReadDisk():
+                self._start(self._disk.read, order)
+            case cmd.WriteDisk():
+                self._start(self._disk.write, order)
+            case cmd.DropRead():
+                self._disk.drop_read(order)
+            case cmd.DropFile():
+                self._start(self._disk.remove, order.file)
 
     def wake_at(self, at: float) -> None:
         """Send a tick at this time, instead of the one asked for before."""
@@ -244,10 +260,11 @@ class System:
         except NinferError as error:
             self._tell(ev.StartFailed(str(error)))
             return
-        self._engine = self._prefill.engine = self._decode.engine = self.slots.engine = engine
+        self._engine = self._prefill.engine = self._decode.engine = self.slots.engine = self._disk.engine = engine
         self._tell(
             ev.ModelLoaded(check.required_bytes, check.available_bytes, check.pages, check.message, engine.folds_late)
         )
+        await self._disk.find()
 
     async def _warm_up(self) -> None:
         engine = self._engine

@@ -74,6 +74,9 @@ class SchedulerSettings:
     turn_checkpoints       size of a session's ring of earlier turn checkpoints
     auto_save              whether a session that has a slot file goes back there before its lane or pages are taken
     max_shared_prefixes    images of beginnings that are kept for other conversations
+    disk_bytes             what files of the disk cache may take in all; 0 is no such cache
+    disk_least_tokens      fewest tokens that are worth a file, or waiting for one
+    disk_name              what names of this process's files begin with
     draft_tokens           most guesses of the engine's own per row of a round
     copied_tokens          most guesses that are copied from the request's own text instead
     adaptive_drafts        whether each request's window follows what its guesses have been worth
@@ -95,6 +98,9 @@ class SchedulerSettings:
     turn_checkpoints: int = 0
     auto_save: bool = False
     max_shared_prefixes: int = 4
+    disk_bytes: int = 0
+    disk_least_tokens: int = 1024
+    disk_name: str = ""
     draft_tokens: int = 0
     copied_tokens: int = 0
     adaptive_drafts: bool = False
@@ -176,6 +182,7 @@ class Settings:
     default_artifact: bool = False
     chat_template: Path | None = None
     slot_folder: Path | None = None
+    disk_folder: Path | None = None
     script: Path | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -184,6 +184,8 @@ class Executor(Onlooker):
                 self._obey(number, command.read)
             case cmd.WriteSession():
                 self.stopped_at = number, "a slot file is restored there, and what is in it is not in the log"
+            case cmd.WriteDisk():
+                self.stopped_at = number, "a file of the disk cache is read there, and what is in it is not in the log"
 
     def _launch_round(self, command: cmd.StartRound, guesses: Mapping[int, tuple[int, ...]]) -> Pending[DecodeResult]:
         """With these guesses by request."""

@@ -223,6 +223,10 @@ OPTIONS: dict[str, _Option] = {
         "N", "states kept in host memory in all, 0 = as many as needed (0)", _integer(0, 4096)
     ),
     "--host-kv-cache-mib": _Option("N", "host memory for pages that the device has no room for (0)", _integer(0)),
+    "--disk-kv-cache-mib": _Option(
+        "N", "disk space for sessions that lanes have no room for; with --disk-kv-cache-dir (0)", _integer(0)
+    ),
+    "--disk-kv-cache-dir": _Option("DIR", "folder of their files, this server's alone", _path),
     "--spec": _Option("D", "guess tokens and verify them, with mtp; the same output", _drafter),
     "--draft-tokens": _Option(
         "N|auto", "guesses in a round, 1..15, or as many as pay off; with --spec", _or_auto(_integer(1, MOST_DRAFTS))
@@ -347,11 +351,13 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         raise OptionError("--spec needs a model, which --engine scripted does without")
     own, copied = _drafts(values), values.get("--ngram-draft-tokens", 0)
     reuse = "--no-prefix-reuse" not in values
-    for name in ("--turn-checkpoints", "--max-shared-prefixes", "--host-kv-cache-mib"):
+    for name in ("--turn-checkpoints", "--max-shared-prefixes", "--host-kv-cache-mib", "--disk-kv-cache-mib"):
         if not reuse and values.get(name):
             raise OptionError(f"{name} needs prefix reuse, which --no-prefix-reuse turns off")
     if "--auto-save-evicted" in values and "--slot-save-path" not in values:
         raise OptionError("--auto-save-evicted needs --slot-save-path")
+    if bool(values.get("--disk-kv-cache-mib")) != ("--disk-kv-cache-dir" in values):
+        raise OptionError("--disk-kv-cache-mib and --disk-kv-cache-dir need each other")
     if values.get("--stats-port") == values.get("--port", 8080):
         raise OptionError("--stats-port has to be another port than --port")
     max_context = values.get("--max-context", 8192)
@@ -364,6 +370,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         chat_template=values.get("--chat-template"),
         script=values.get("--script"),
         slot_folder=values.get("--slot-save-path"),
+        disk_folder=values.get("--disk-kv-cache-dir"),
         engine=EngineSettings(
             device=values.get("--device", "auto"),
             max_context_tokens=max_context,
@@ -395,6 +402,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             turn_checkpoints=values.get("--turn-checkpoints", 0),
             auto_save="--auto-save-evicted" in values,
             max_shared_prefixes=values.get("--max-shared-prefixes", 4) if reuse else 0,
+            disk_bytes=values.get("--disk-kv-cache-mib", 0) * MIB,
             # Where a round begins is known when the last one has landed.
             steps_ahead=0 if own or copied else 1,
             draft_tokens=own,

@@ -31,7 +31,7 @@ from ninfer.model.arena import ITEM_BYTES
 from ninfer.model.cache import kv_specs
 from ninfer.model.device_cache import kv_specs as device_kv_specs
 from ninfer.options import KV_DTYPES
-from ninfer.snapshots.format import DRAFTERS, KV_FORMATS, SnapshotConfig
+from ninfer.snapshots.format import DRAFTERS, KV_FORMATS, MAX_RING_ENTRIES, SnapshotConfig
 from ninfer.snapshots.reader import Limits
 from ninfer.text.template import ChatTemplate, builtin_source, template_source
 from ninfer.text.tokenizer import Tokenizer
@@ -118,6 +118,17 @@ def slot_folder(served: Served, settings: Settings) -> SlotFolder | None:
     """Where sessions are saved, if anywhere, and what a file must have in common with this server."""
     if settings.slot_folder is None:
         return None
+    return _folder(served, settings, settings.slot_folder, settings.scheduler.turn_checkpoints)
+
+
+def disk_folder(served: Served, settings: Settings) -> SlotFolder | None:
+    """The same of the disk cache. Any state of a file may be the one that is wanted."""
+    if settings.disk_folder is None:
+        return None
+    return _folder(served, settings, settings.disk_folder, MAX_RING_ENTRIES)
+
+
+def _folder(served: Served, settings: Settings, folder: Path, states: int) -> SlotFolder:
     bound, scheduler = served.bound, settings.scheduler
     config = bound.text
     planes = len(_page_specs(config, settings.engine))
@@ -142,8 +153,8 @@ def slot_folder(served: Served, settings: Settings) -> SlotFolder | None:
             spec_backend=DRAFTERS[settings.engine.drafter],
         )
 
-    limits = Limits(scheduler.max_context_tokens, served.model.tokenizer.id_count, scheduler.turn_checkpoints)
-    return SlotFolder(settings.slot_folder, snapshot_config, limits)
+    limits = Limits(scheduler.max_context_tokens, served.model.tokenizer.id_count, states)
+    return SlotFolder(folder, snapshot_config, limits)
 
 
 class Builder(EngineBuilder, Protocol):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import secrets
 import signal
 import socket
 import sys
 import time
 from asyncio import InvalidStateError
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -41,8 +42,17 @@ from ninfer.requestlog.records import Guessing
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.records import EngineRecord
-from ninfer.served import Builder, Served, builder_of, open_served, settle_memory, slot_folder, with_host_pages
-from ninfer.snapshots.folder import clean_folder
+from ninfer.served import (
+    Builder,
+    Served,
+    builder_of,
+    disk_folder,
+    open_served,
+    settle_memory,
+    slot_folder,
+    with_host_pages,
+)
+from ninfer.snapshots.folder import clean_folder, lock, opened_folder
 
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
@@ -70,6 +80,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         served = open_served(artifact, settings)
         settings = with_host_pages(settings, served)
         _prepare_slot_folder(settings)
+        settings = open_things.enter_context(with_disk_folder(settings))
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
         event_log = open_things.enter_context(open_event_log(settings, served))
@@ -99,6 +110,25 @@ def _prepare_slot_folder(settings: Settings) -> None:
         raise StartupError(f"--slot-save-path {folder} cannot be used: {error.strerror or error}") from None
     if removed:
         log.info("files that an earlier process left half written are removed", folder=str(folder), files=removed)
+
+
+@contextmanager
+def with_disk_folder(settings: Settings) -> Iterator[Settings]:
+    """With a name for the files that this process writes into the disk cache, whose folder is its own meanwhile."""
+    folder = settings.disk_folder
+    if folder is None:
+        yield settings
+        return
+    with ExitStack() as held:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            owned = lock(held.enter_context(opened_folder(folder)))
+            clean_folder(folder)
+        except OSError as error:
+            raise StartupError(f"--disk-kv-cache-dir {folder} cannot be used: {error.strerror or error}") from None
+        if not owned:
+            raise StartupError(f"--disk-kv-cache-dir {folder} is in use by another server")
+        yield replace(settings, scheduler=replace(settings.scheduler, disk_name=f"kv-{secrets.token_hex(4)}"))
 
 
 async def _warm(compiler: Compiler) -> None:
@@ -204,6 +234,7 @@ class Server:
             self.event_log,
             time.time,
             slots=slot_folder(self.served, settings),
+            disk=disk_folder(self.served, settings),
         )
         # Asked for now, because the file may be gone once it is loaded.
         artifact_bytes = settings.artifact.stat().st_size

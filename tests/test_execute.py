@@ -272,6 +272,25 @@ async def test_a_save_is_gone_through_and_a_restore_ends_the_execution(
     assert f"same up to line {line}: a slot file is restored there" in capsys.readouterr().out
 
 
+async def test_a_file_of_the_disk_cache_ends_the_execution(
+    tmp_path: Path, run: list[bytes], tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = orjson.loads(run[0])
+    header["settings"].update(disk_bytes=100, disk_least_tokens=64)
+    lines = [orjson.dumps(header) + b"\n", *run[1 : where(run, type="Arrived")]]
+    events: list[ev.Event] = [
+        ev.DiskFound("kv-1-1", 9, ("a",), (1,)),
+        ev.Arrived(90),
+        ev.Prepared(1, 70, 1, ("a",)),
+        ev.DiskRead(1, True),
+        ev.Tick(),
+    ]
+    log = appended(lines, events)
+    assert executed(tmp_path, log, tiny) == 0
+    line = where(log, type="DiskRead") + 1
+    assert f"same up to line {line}: a file of the disk cache is read there" in capsys.readouterr().out
+
+
 async def test_a_fault_and_the_reset_behind_it_are_gone_through(
     tmp_path: Path, run: list[bytes], tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,9 +11,10 @@ import pytest
 import trustme
 from quart import Quart
 
-from ninfer.config import HttpSettings
+from ninfer.config import HttpSettings, Settings
+from ninfer.errors import StartupError
 from ninfer.listener import bind_socket, server_config
-from ninfer.server import HttpTask
+from ninfer.server import HttpTask, with_disk_folder
 
 pytestmark = pytest.mark.asyncio
 
@@ -66,3 +67,21 @@ async def test_a_tls_peer_that_does_not_answer_the_end_is_left_behind(tmp_path: 
                 tasks.cancel_scope.cancel()
         assert task.closed.is_set()
         peer.close()
+
+
+async def test_the_folder_of_the_disk_cache_belongs_to_one_server(tmp_path: Path) -> None:
+    settings = Settings(Path("m.ninfer"), disk_folder=tmp_path / "new" / "cache")
+    with with_disk_folder(settings) as first:
+        assert first.scheduler.disk_name.startswith("kv-")
+        with pytest.raises(StartupError, match="in use by another server"), with_disk_folder(settings):
+            pass
+    with with_disk_folder(settings) as second:
+        assert first.scheduler.disk_name != second.scheduler.disk_name
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(StartupError, match="cannot be used"),
+        with_disk_folder(Settings(Path("m.ninfer"), disk_folder=tmp_path / "file")),
+    ):
+        pass
+    with with_disk_folder(Settings(Path("m.ninfer"))) as without:
+        assert without.scheduler.disk_name == ""

@@ -16,6 +16,7 @@ REUSE_PATHS = (
     "restore_user_turn_anchor",
     "fork_shared_prefix",
     "host_restore",
+    "restore_disk",
 )
 
 
@@ -141,6 +142,14 @@ def _kept(counts: KeptView, kept: Kept) -> list[Series]:
         _one("ninfer:slot_erases_total", COUNTER, counts.erases),
         _one("ninfer:slot_auto_saves_total", COUNTER, counts.auto_saves),
         _one("ninfer:slot_auto_save_failures_total", COUNTER, counts.auto_save_failures),
+        _one("ninfer:disk_kv_budget_bytes", GAUGE, counts.disk_bytes),
+        _one("ninfer:disk_kv_used_bytes", GAUGE, counts.disk_used),
+        _one("ninfer:disk_kv_entries", GAUGE, counts.disk_files),
+        _one("ninfer:disk_kv_saves_total", COUNTER, counts.disk_saves),
+        _one("ninfer:disk_kv_save_failures_total", COUNTER, counts.disk_save_failures),
+        _one("ninfer:disk_kv_hits_total", COUNTER, counts.disk_hits),
+        _one("ninfer:disk_kv_misses_total", COUNTER, counts.disk_misses),
+        _one("ninfer:disk_kv_read_failures_total", COUNTER, counts.disk_read_failures),
     ]
 
 

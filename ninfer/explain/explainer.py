@@ -108,6 +108,8 @@ class Explainer(Onlooker):
                 self._chunks.pop(event.step, None)
             case ev.SlotAsked():
                 self._readers.update(dict.fromkeys(event.blocks, FILE))
+            case ev.DiskFound():
+                self._readers.update(dict.fromkeys(event.blocks, FILE))
             case ev.PreparationFailed():
                 if self.account is not None and self._is_it(event.request_id) and self.account.end is None:
                     self.account.end = End(self._at(now), REFUSED, 0, None)
@@ -183,6 +185,8 @@ class Explainer(Onlooker):
                 self._images[command.image] = machine.owner_of(command.lane)
             case cmd.WriteSession():
                 self._images.update(dict.fromkeys((image for _at, image in command.images), FILE))
+            case cmd.WriteDisk():
+                self._images[command.image] = FILE
             case cmd.Finish() | cmd.Fail():
                 if self._is_it(command.request_id):
                     self._note_end(now, command)

@@ -126,6 +126,7 @@ def _engine(settings: Settings, facts: StartFacts) -> Record:
         "turn_checkpoints": 0,
         "auto_save_evicted": settings.scheduler.auto_save,
         "host_kv_cache_bytes": 0,
+        "disk_kv_cache_bytes": settings.scheduler.disk_bytes,
         "speculative_backend": guessing.backend,
         "speculative_draft_window": guessing.window,
         "proposal_head": "optimized" if engine.draft_head else "full",

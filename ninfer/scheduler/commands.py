@@ -205,12 +205,14 @@ class ReadSession:
 
 @dataclass(frozen=True, slots=True)
 class SaveEvicted:
-    """Write a session back to its file before it is displaced: ``SlotDone`` follows when it is read, then
-    ``SlotWritten``.
+    """Write a session to a file before it is displaced: ``SlotDone`` follows when it is read, then ``SlotWritten``.
+
+    to_disk   to one of the disk cache, not to its slot file
     """
 
     file: str
     read: ReadSession
+    to_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +231,49 @@ class WriteSession:
     pages: tuple[int, ...]
     images: tuple[tuple[int, int], ...]
     before: tuple[Transfer, ...] = ()
+
+
+# --- disk cache ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDisk:
+    """Read a file of the disk cache and check it, and that `block` is the name of its block at `depth`."""
+
+    ticket: int
+    file: str
+    depth: int
+    block: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDisk:
+    """Fill pages and an image from what was read, up to the depth that was asked for.
+
+    skipped   blocks from the beginning that are there already; `pages` are for those behind them
+    image     for the state at that depth
+    before    transfers that have to come first
+    """
+
+    ticket: int
+    skipped: int
+    pages: tuple[int, ...]
+    image: int
+    before: tuple[Transfer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DropRead:
+    """What was read is not wanted any more."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropFile:
+    """Remove a file of the disk cache."""
+
+    file: str
 
 
 Command = (
@@ -251,4 +296,8 @@ Command = (
     | ReadSession
     | SaveEvicted
     | WriteSession
+    | ReadDisk
+    | WriteDisk
+    | DropRead
+    | DropFile
 )

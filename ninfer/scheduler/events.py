@@ -216,10 +216,11 @@ class SlotAsked:
 
 @dataclass(frozen=True, slots=True)
 class SlotWritten:
-    """What was read for ``SaveEvicted`` is in its file, or could not be written."""
+    """What was read for ``SaveEvicted`` is in its file, which has so many bytes, or could not be written."""
 
     ticket: int
     ok: bool
+    bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +229,39 @@ class SlotDone:
 
     ticket: int
     lane: int
+    ok: bool
+
+
+# --- disk cache ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFound:
+    """A file of an earlier process suits this server.
+
+    blocks   names of all its blocks
+    states   depths in blocks of the states that it holds, ascending; the last is that of the last block
+    """
+
+    file: str
+    bytes: int
+    blocks: tuple[str, ...]
+    states: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRead:
+    """The file of ``ReadDisk`` is in memory, checked; or it is missing, damaged or another one."""
+
+    ticket: int
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiskDone:
+    """What was read is where ``WriteDisk`` wants it, or could not be written there."""
+
+    ticket: int
     ok: bool
 
 
@@ -253,4 +287,7 @@ Event = (
     | SlotAsked
     | SlotDone
     | SlotWritten
+    | DiskFound
+    | DiskRead
+    | DiskDone
 )

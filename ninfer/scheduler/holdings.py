@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ninfer.config import SchedulerSettings
 from ninfer.errors import IllegalTransition
+from ninfer.scheduler.disk import DiskIndex
 from ninfer.scheduler.images import Image, ImageKind, ImageStore, folded
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.prefixes import Node, PrefixTree
@@ -31,7 +32,8 @@ from ninfer.step import (
 
 FULL_RESET = "full_reset"
 APPEND = ImageKind.FRONTIER.value
-WAYS = (FULL_RESET, *(kind.value for kind in ImageKind))
+FROM_DISK = "restore_disk"
+WAYS = (FULL_RESET, *(kind.value for kind in ImageKind), FROM_DISK)
 # A beginning shorter than this is not worth an image (14.11), nor a message's tail (14.4).
 SHARED_TOKENS = 256
 TAIL_TOKENS = 1024
@@ -49,6 +51,7 @@ class Session:
     retained   when it was, for the choice of lanes; larger is later
     file       where it was saved to or restored from; empty for nowhere
     changed    whether the file has less of it
+    offered    whether it was, as it is, read for the disk cache
     """
 
     number: int
@@ -59,6 +62,7 @@ class Session:
     retained: int
     file: str = ""
     changed: bool = False
+    offered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,7 @@ class Holdings:
         self.pages = PagePool(0)
         self.tree = PrefixTree(settings.host_pages)
         self.images = ImageStore(settings.images)
+        self.disk = DiskIndex(settings.disk_bytes, settings.disk_least_tokens, settings.disk_name)
         self.sessions: list[Session | None] = [None] * settings.lanes
         self.folds_late = False
         self.trusted = True
@@ -173,7 +178,7 @@ class Holdings:
         """
         plan = self._choose(request, idle)
         displaced = self.sessions[plan.lane]
-        if displaced is not None and displaced.file and displaced.changed and not plan.continues(displaced):
+        if displaced is not None and self.is_unsaved(displaced) and not plan.continues(displaced):
             return plan.lane
         short = request.pages - self._resident_pages(plan.path) - self.pages.available
         return self.endangered(short, plan.path, [lane for lane in idle if lane != plan.lane])
@@ -184,11 +189,38 @@ class Holdings:
             return None
         for lane in lanes:
             session = self.sessions[lane]
-            if session is None or not session.file or not session.changed or session.tip.users:
+            if session is None or session.tip.users or not self.is_unsaved(session):
                 continue
             if session.tip.depth and not self.tree.survives(session.tip, short, path):
                 return lane
         return None
+
+    def is_unsaved(self, session: Session) -> bool:
+        """Whether a session has to be read for a file before it is displaced."""
+        return self.misses_slot_file(session) or self._misses_disk(session)
+
+    def misses_slot_file(self, session: Session) -> bool:
+        """Whether its slot file has less of it, and should not."""
+        return self._settings.auto_save and bool(session.file) and session.changed
+
+    def _misses_disk(self, session: Session) -> bool:
+        """Whether the disk cache has less of it than what can be gone on from, and should not."""
+        if not self.disk.capacity or not self.images.capacity or session.offered or session.tokens < self.disk.least:
+            return False
+        node = self.state_of(session)
+        return node.depth * PAGE_TOKENS >= max(self.disk.least, PAGE_TOKENS) and not self.disk.has_state(node.digest)
+
+    def state_of(self, session: Session) -> Node:
+        """The deepest block behind which the session can be gone on from: the lane itself stands there, or there is an
+        image; the root if there is none.
+        """
+        if session.resident is not None and session.resident.alive:
+            return session.resident
+        return next((step for step in reversed(path_to(session.tip)) if step.image is not None), self.tree.root)
+
+    def reusable(self, request: Request, idle: Sequence[int]) -> int:
+        """Blocks that it would reuse if it were admitted now."""
+        return self._choose(request, idle).depth
 
     def _choose(self, request: Request, idle: Iterable[int]) -> Plan:
         """The idle lane that reuses most; of equal ones the one whose session is the smallest loss (14.3)."""

@@ -20,9 +20,11 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.audit import audit
 from ninfer.scheduler.candidates import first_draw_in_flight, masks_in_work, next_to_read, rows
+from ninfer.scheduler.disk import Entry
 from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
+from ninfer.scheduler.fetches import Fetches
 from ninfer.scheduler.flight import Flight, Step
-from ninfer.scheduler.holdings import Holdings
+from ninfer.scheduler.holdings import FROM_DISK, Holdings
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.policy import Sharing, Turn
 from ninfer.scheduler.requests import ENDED, VACATING, WITH_LANE, Request
@@ -68,7 +70,9 @@ class Scheduler:
         self.flight = Flight()
         self.lanes = [LaneState.EMPTY] * settings.lanes
         self.holdings = Holdings(settings)
-        self.slots = Slots(self.holdings, self.lanes, self._move_lane, self._say, auto_save=settings.auto_save)
+        self._saves = settings.auto_save or settings.disk_bytes > 0
+        self.slots = Slots(self.holdings, self.lanes, self._move_lane, self._say, saves=self._saves)
+        self.fetches = Fetches(self.holdings, self.lanes, self._waits, self._say)
         self.requests: dict[int, Request] = {}
         self._queue: list[Request] = []
         self._sharing = Sharing(settings)
@@ -117,7 +121,7 @@ class Scheduler:
             pages=self.pages.capacity,
             pages_available=self.pages.available,
             lanes=tuple(self._lane_view(lane) for lane in range(len(self.lanes))),
-            kept=kept_view(self.holdings, self.slots),
+            kept=kept_view(self.holdings, self.slots, self.fetches),
             totals=self._totals.frozen(),
         )
 
@@ -444,6 +448,24 @@ class Scheduler:
         self._drop_lost()
         self._ask_slots_again()
 
+    # --- disk cache ------------------------------------------------------------------------------------------------
+
+    def _on_disk_found(self, event: ev.DiskFound) -> None:
+        for file in self.holdings.disk.add(Entry(event.file, event.blocks, event.states, event.bytes)):
+            self._out.append(cmd.DropFile(file))
+
+    def _on_disk_read(self, event: ev.DiskRead) -> None:
+        self.fetches.read(event)
+        self._drop_lost()
+        self._may_admit = True
+
+    def _on_disk_done(self, event: ev.DiskDone) -> None:
+        self.fetches.done(event)
+        self._may_admit = True
+
+    def _waits(self, request: Request) -> bool:
+        return request in self._queue and self.lifecycle is Lifecycle.SERVING
+
     # --- what comes next -------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
@@ -504,9 +526,12 @@ class Scheduler:
         head, *others = candidates(self._queue, self._now)
         if self._comes_back(head) or self.slots.holds_up:
             return False
-        if self.settings.auto_save and self._saves_first(head, idle):
+        if self._saves and self._saves_first(head, idle):
             return False
-        for request in (head, *others):
+        order = [head, *others]
+        if self.fetches.holds_up(head, idle):
+            order = others if len(idle) > 1 else []  # there is a lane for it when its beginning is there
+        for request in order:
             lane = self.holdings.admit(request, idle, head=request is head)
             if lane is not None:
                 break
@@ -565,8 +590,9 @@ class Scheduler:
         self._drop_lost()
         request.started = True
         request.cached = begun.cached_tokens
-        self._totals.count_reuse(begun.way, begun.cached_tokens, host_restored=begun.host_restored)
-        self._out.append(cmd.Admit(request.id, request.lane, begun.cached_tokens, begun.way, begun.host_restored))
+        way = FROM_DISK if 0 < request.fetched <= begun.cached_tokens else begun.way
+        self._totals.count_reuse(way, begun.cached_tokens, host_restored=begun.host_restored)
+        self._out.append(cmd.Admit(request.id, request.lane, begun.cached_tokens, way, begun.host_restored))
 
     def _launch_round(self, ready: list[Request]) -> None:
         drafts = self._windows.choose(ready)
@@ -605,7 +631,7 @@ class Scheduler:
     def audit(self) -> None:
         """Raise unless every lane, page, step and unit of capacity is accounted for; for tests and after faults."""
         self.holdings.audit()
-        audit(self.requests, self.lanes, self.pages, self.flight, self.slots.owners())
+        audit(self.requests, self.lanes, self.pages, self.flight, self.slots.owners() | self.fetches.owners())
 
 
 HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {
@@ -630,4 +656,7 @@ HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {
     ev.SlotAsked: Scheduler._on_slot_asked,
     ev.SlotDone: Scheduler._on_slot_done,
     ev.SlotWritten: Scheduler._on_slot_written,
+    ev.DiskFound: Scheduler._on_disk_found,
+    ev.DiskRead: Scheduler._on_disk_read,
+    ev.DiskDone: Scheduler._on_disk_done,
 }

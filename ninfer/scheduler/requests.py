@@ -45,6 +45,7 @@ class Request:
     masked   whether each draw waits for a mask that depends on the one before; for `ahead` likely tokens they are known
     retained tokens that its lane was said to keep when it ended
     guesses  what is known of its guesses, for the choice of their number
+    sought   whether the disk cache was asked for its beginning, and `fetched` how many tokens came from there
     started  whether its first chunk was launched; from then on it is certain that `cached` tokens are reused
     """
 
@@ -67,6 +68,8 @@ class Request:
     masked: bool = False
     ahead: int = 0
     guesses: Experience = field(default_factory=Experience)
+    sought: bool = False
+    fetched: int = 0
     started: bool = False
     cached: int = 0
     retained: int = 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
+from ninfer.scheduler.disk import Entry
 from ninfer.scheduler.events import SlotAsked, SlotDone, SlotWritten
-from ninfer.scheduler.holdings import Holdings, path_to
+from ninfer.scheduler.holdings import Holdings, Session, path_to
 from ninfer.scheduler.images import Image, ImageKind
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.transitions import LaneSignal, LaneState
@@ -29,7 +30,8 @@ class _Job:
     places          in host memory that a save reads
     faults          how many the engine had had when it began
     file            that the session belongs to once it is done
-    evicted         whether the save is of a session that is about to be displaced
+    evicted         whether the save is of a session that is about to be displaced, and `to_disk` whether it goes to
+                    the disk cache
     """
 
     ticket: int
@@ -42,6 +44,19 @@ class _Job:
     places: tuple[int, ...] = ()
     file: str = ""
     evicted: bool = False
+    to_disk: bool = False
+
+
+@dataclass(slots=True)
+class _Writing:
+    """A file that is being written: number of its session, and what the disk cache is to know of it, if it goes there.
+
+    wanted   False once the session was erased
+    """
+
+    session: int
+    entry: Entry | None
+    wanted: bool = True
 
 
 class Slots:
@@ -49,6 +64,7 @@ class Slots:
 
     saves, restores, erases   that were done since the start
     auto_saves, auto_save_failures   of sessions that were about to be displaced
+    disk_saves, disk_save_failures   of those that were to go to the disk cache
     """
 
     def __init__(
@@ -58,7 +74,7 @@ class Slots:
         move: Callable[[int, LaneSignal], None],
         say: Callable[[cmd.Command], None],
         *,
-        auto_save: bool,
+        saves: bool,
     ) -> None:
         self._holdings, self._lanes, self._move, self._say = holdings, lanes, move, say
         self._jobs: dict[int, _Job] = {}
@@ -67,9 +83,11 @@ class Slots:
         self.erases = 0
         self.auto_saves = 0
         self.auto_save_failures = 0
-        self._auto_save = auto_save
+        self.disk_saves = 0
+        self.disk_save_failures = 0
+        self._saves_evicted = saves
         self._auto_ticket = 0  # counts down: tickets of those who ask are positive
-        self._writing: dict[int, int] = {}  # ticket of what is being written to a file, and number of its session
+        self._writing: dict[int, _Writing] = {}  # by ticket
         self._deferred: list[SlotAsked] = []
 
     @staticmethod
@@ -105,12 +123,23 @@ class Slots:
         self._say(cmd.RefuseSlot(event.ticket, code))
 
     def _erase(self, event: SlotAsked) -> None:
+        self._erase_from_disk(event.lane)
         tokens = self._holdings.erase(event.lane)
         self.erases += 1
         if self._lanes[event.lane] is LaneState.RETAINED:
             self._move(event.lane, LaneSignal.DROPPED)
             self._say(cmd.Forget(event.lane))
         self._say(cmd.Erased(event.ticket, event.lane, tokens))
+
+    def _erase_from_disk(self, lane: int) -> None:
+        """Files of the disk cache that a lane's session has grown from, also one that is being written."""
+        session = self._holdings.sessions[lane]
+        if session is None:
+            return
+        for file in self._holdings.disk.forget({node.digest for node in path_to(session.tip)}):
+            self._say(cmd.DropFile(file))
+        for writing in self._writing.values():
+            writing.wanted &= writing.session != session.number
 
     # --- before a session is displaced -----------------------------------------------------------------------------
 
@@ -128,26 +157,54 @@ class Slots:
             return True
         session = self._holdings.sessions[lane]
         assert session is not None
+        if not self._holdings.misses_slot_file(session):
+            return self._save_to_disk(lane, session)
         read = self._begin_save(self._auto_ticket - 1, lane, session.file, evicted=True)
         if read is None:
             session.changed = False
             self.auto_save_failures += 1
             return False
         self._auto_ticket -= 1
-        self._writing[read.ticket] = session.number
+        self._writing[read.ticket] = _Writing(session.number, None)
         self._say(cmd.SaveEvicted(session.file, read))
+        return True
+
+    def _save_to_disk(self, lane: int, session: Session) -> bool:
+        session.offered = True
+        read = self._begin_save(self._auto_ticket - 1, lane, "", evicted=True, to_disk=True)
+        if read is None:
+            self.disk_save_failures += 1
+            return False
+        self._auto_ticket -= 1
+        path = path_to(self._jobs[lane].node)
+        states = (*(frontier // PAGE_TOKENS for frontier, _image in read.checkpoints), len(path))
+        entry = Entry(self._holdings.disk.new_name(), tuple(node.digest for node in path), states, 0)
+        self._writing[read.ticket] = _Writing(session.number, entry)
+        self._say(cmd.SaveEvicted(entry.file, read, to_disk=True))
         return True
 
     def written(self, event: SlotWritten) -> None:
         """The file is there, or could not be written; then the next occasion is taken."""
-        number = self._writing.pop(event.ticket, None)
-        if number is None:
+        writing = self._writing.pop(event.ticket, None)
+        if writing is None:
             raise IllegalTransition(f"a file was written for nobody: ticket {event.ticket}")
+        if writing.entry is not None:
+            self._written_to_disk(event, writing, writing.entry)
+            return
         self.auto_saves += event.ok
         self.auto_save_failures += not event.ok
         for session in self._holdings.sessions:
-            if session is not None and session.number == number and not event.ok:
+            if session is not None and session.number == writing.session and not event.ok:
                 session.changed = True
+
+    def _written_to_disk(self, event: SlotWritten, writing: _Writing, entry: Entry) -> None:
+        self.disk_saves += event.ok
+        self.disk_save_failures += not event.ok
+        if not event.ok:
+            return
+        gone = self._holdings.disk.add(replace(entry, bytes=event.bytes)) if writing.wanted else [entry.file]
+        for file in gone:
+            self._say(cmd.DropFile(file))
 
     def deferred(self) -> list[SlotAsked]:
         """What has waited for such a save or for a lane, to be asked for again."""
@@ -156,11 +213,12 @@ class Slots:
 
     def _has_to_wait(self, event: SlotAsked, short: int, path: list[Node]) -> bool:
         """Whether a restore waits until sessions that it displaces are saved."""
-        if not self._auto_save:
+        if not self._saves_evicted:
             return False
         session = self._holdings.sessions[event.lane]
-        if session is not None and session.file and session.changed and self.save_first(event.lane):
-            return True
+        while session is not None and self._holdings.is_unsaved(session):
+            if self.save_first(event.lane):
+                return True
         retained = [lane for lane, state in enumerate(self._lanes) if state is LaneState.RETAINED]
         while (lane := self._holdings.endangered(short, path, retained)) is not None:
             if self.save_first(lane):
@@ -176,20 +234,25 @@ class Slots:
         else:
             self._say(read)
 
-    def _begin_save(self, ticket: int, lane: int, file: str, *, evicted: bool) -> cmd.ReadSession | None:
+    def _begin_save(
+        self, ticket: int, lane: int, file: str, *, evicted: bool, to_disk: bool = False
+    ) -> cmd.ReadSession | None:
         """None, and nothing done, if there is no session or none whose state is there."""
         holdings = self._holdings
         session = holdings.sessions[lane]
         if session is None or session.tokens < LEAST_TOKENS:
             return None
-        node = self._state_of(lane)
+        node = holdings.state_of(session)
+        tokens, executed = session.tokens, session.executed
+        if to_disk:  # whoever comes back goes on from the state, wherever that is
+            tokens = executed = node.depth * PAGE_TOKENS
         path = path_to(node)
         # A block with a page is never behind one without.
         pages = tuple(step.page for step in path if step.page is not None)
         places = tuple(step.place for step in path if step.place is not None)
         # A file has to hold the state of the block in which the session ends (15.4), or in which its last round began,
         # on this server or on one that guesses more and has saved what was restored here.
-        ends_here = session.executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS + MOST_DRAFTS
+        ends_here = executed - node.depth * PAGE_TOKENS <= PAGE_TOKENS + MOST_DRAFTS
         image = node.image
         capture = ends_here and image is None and node.depth > 0
         if capture:
@@ -204,13 +267,15 @@ class Slots:
         holdings.tree.hold(places)
         for _depth, kept in used:
             kept.users += 1
-        self._jobs[lane] = _Job(ticket, node, used, holdings.faults, places=places, file=file, evicted=evicted)
+        self._jobs[lane] = _Job(
+            ticket, node, used, holdings.faults, places=places, file=file, evicted=evicted, to_disk=to_disk
+        )
         self._move(lane, LaneSignal.SAVE)
         return cmd.ReadSession(
             ticket,
             lane,
-            session.tokens,
-            session.executed,
+            tokens,
+            executed,
             node.depth * PAGE_TOKENS,
             image.id if image is not None else -1,
             capture,
@@ -219,18 +284,6 @@ class Slots:
             holdings.faults,
             tuple((depth * PAGE_TOKENS, kept.id) for depth, kept in checkpoints),
             holdings.transfers(),
-        )
-
-    def _state_of(self, lane: int) -> Node:
-        """The deepest block behind which the session can be gone on from: the lane itself stands there, or there is an
-        image; the root if there is none.
-        """
-        session = self._holdings.sessions[lane]
-        assert session is not None
-        if session.resident is not None and session.resident.alive:
-            return session.resident
-        return next(
-            (step for step in reversed(path_to(session.tip)) if step.image is not None), self._holdings.tree.root
         )
 
     def _checkpoints(self, lane: int, end: Node) -> tuple[tuple[int, Image], ...]:
@@ -306,7 +359,7 @@ class Slots:
         if job.faults == holdings.faults:  # else nothing is held any more
             holdings.tree.let_go(job.places)
         session = holdings.sessions[event.lane]
-        if event.ok and session is not None:
+        if event.ok and session is not None and not job.to_disk:
             session.file, session.changed = job.file, False
         self.saves += event.ok and not job.evicted
         self._move(event.lane, LaneSignal.SAVED)

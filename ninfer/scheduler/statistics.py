@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
+from ninfer.scheduler.fetches import Fetches
 from ninfer.scheduler.holdings import WAYS, Holdings
 from ninfer.scheduler.slots import Slots
 
@@ -120,6 +121,10 @@ class KeptView:
     turn_checkpoints       turn checkpoints of retained sessions
     saves, restores, erases   slot actions that were done
     auto_saves, auto_save_failures   of sessions that were about to be displaced
+    disk_bytes, disk_used, disk_files   what the disk cache may take and takes
+    disk_saves, disk_save_failures   sessions that went to its files, or could not
+    disk_hits, disk_misses           requests whose beginning was there, or was not
+    disk_read_failures               files that could not be read
     """
 
     host_pages: int
@@ -139,9 +144,17 @@ class KeptView:
     erases: int
     auto_saves: int
     auto_save_failures: int
+    disk_bytes: int
+    disk_used: int
+    disk_files: int
+    disk_saves: int
+    disk_save_failures: int
+    disk_hits: int
+    disk_misses: int
+    disk_read_failures: int
 
 
-def kept_view(holdings: Holdings, slots: Slots) -> KeptView:
+def kept_view(holdings: Holdings, slots: Slots, fetches: Fetches) -> KeptView:
     """Of this moment."""
     tree, images = holdings.tree, holdings.images
     return KeptView(
@@ -162,6 +175,14 @@ def kept_view(holdings: Holdings, slots: Slots) -> KeptView:
         erases=slots.erases,
         auto_saves=slots.auto_saves,
         auto_save_failures=slots.auto_save_failures,
+        disk_bytes=holdings.disk.capacity,
+        disk_used=holdings.disk.used,
+        disk_files=len(holdings.disk),
+        disk_saves=slots.disk_saves,
+        disk_save_failures=slots.disk_save_failures,
+        disk_hits=fetches.hits,
+        disk_misses=fetches.misses,
+        disk_read_failures=fetches.failures,
     )
 
 

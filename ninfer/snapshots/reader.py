@@ -6,7 +6,8 @@ import mmap
 import os
 import zlib
 from array import array
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,31 @@ def read_snapshot(folder: Path, filename: str, expected: SnapshotConfig, limits:
     Raises InvalidFilename, and SlotRestoreFailed for a file that is missing, not a regular file, damaged, of another
     model or configuration, or beyond the limits; the message names the group that failed.
     """
+    with _opened(folder, filename) as file:
+        return _Reading(file, expected, limits).snapshot()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the header of a file says, nothing of it checked by a sum.
+
+    frontiers   that it holds states of, ascending; the last is that of the session's own state
+    """
+
+    ledger: array[int]
+    frontiers: tuple[int, ...]
+    file_bytes: int
+
+
+def peek_snapshot(folder: Path, filename: str, expected: SnapshotConfig, limits: Limits) -> Seen:
+    """Look at the header and the size of a file; blocks and raises like :func:`read_snapshot`."""
+    with _opened(folder, filename) as file:
+        return _Reading(file, expected, limits).seen()
+
+
+@contextmanager
+def _opened(folder: Path, filename: str) -> Iterator[int]:
+    """A descriptor of a slot file; what the disk says meanwhile is refused as well."""
     check_filename(filename)
     try:
         with opened_folder(folder) as directory:
@@ -80,7 +106,7 @@ def read_snapshot(folder: Path, filename: str, expected: SnapshotConfig, limits:
     except OSError as error:
         raise SlotRestoreFailed(f"The slot file '{filename}' cannot be opened: {error.strerror}.") from error
     try:
-        return _Reading(file, expected, limits).snapshot()
+        yield file
     except OSError as error:
         raise SlotRestoreFailed(f"The slot file '{filename}' cannot be read: {error.strerror}.") from error
     finally:
@@ -133,6 +159,21 @@ class _Reading:
             ring=tuple(kept),
             file_bytes=layout.file_bytes,
         )
+
+    def seen(self) -> Seen:
+        fields, version = self._fields()
+        ledger = self._ledger(fields["tokens"])
+        layout, entries = self._layout(fields, version)
+        size = WORD.size + self._expected.image_bytes
+        places = (layout.ring + WORD.size + index * size for index in range(entries))
+        ring = [WORD.unpack(os.pread(self._file, WORD.size, place))[0] for place in places]
+        fault = ring_fault(ring, fields["text_kv_valid"])
+        if fault is not None:
+            raise _refuse(fault)
+        state = fields["state_frontier"]
+        held = {fields["checkpoint_frontier"]} if fields["checkpoint_valid"] else set()
+        frontiers = sorted(frontier for frontier in {*ring, *held} if 0 < frontier < state)
+        return Seen(ledger, (*frontiers, state), layout.file_bytes)
 
     def _fields(self) -> tuple[dict[str, int], int]:
         """Sections 1 to 5: what section 5 says, and the version."""

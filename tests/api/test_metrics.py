@@ -32,6 +32,14 @@ COUNTS = KeptView(
     erases=13,
     auto_saves=14,
     auto_save_failures=15,
+    disk_bytes=1600,
+    disk_used=1700,
+    disk_files=18,
+    disk_saves=19,
+    disk_save_failures=20,
+    disk_hits=22,
+    disk_misses=23,
+    disk_read_failures=24,
 )
 KEPT = Kept(page_bytes=1000, image_bytes=50_000, park_s=0.5, load_s=0.25)
 SETTINGS = SchedulerSettings(max_shared_prefixes=6)
@@ -41,7 +49,11 @@ OPERATIONS = Operations(Settings(Path("tiny.ninfer"), scheduler=SETTINGS), model
 
 def test_the_series_of_what_is_kept() -> None:
     lines = metrics(STATISTICS, KEPT, Observed(), UNIX_TIME).decode().splitlines()
-    found = dict(line.split(" ") for line in lines if line.startswith(("ninfer:host", "ninfer:shared", "ninfer:slot")))
+    found = dict(
+        line.split(" ")
+        for line in lines
+        if line.startswith(("ninfer:host", "ninfer:shared", "ninfer:slot", "ninfer:disk"))
+    )
     assert found == {
         "ninfer:shared_prefixes": "4",
         "ninfer:shared_prefix_publishes_total": "5",
@@ -64,6 +76,14 @@ def test_the_series_of_what_is_kept() -> None:
         "ninfer:slot_erases_total": "13",
         "ninfer:slot_auto_saves_total": "14",
         "ninfer:slot_auto_save_failures_total": "15",
+        "ninfer:disk_kv_budget_bytes": "1600",
+        "ninfer:disk_kv_used_bytes": "1700",
+        "ninfer:disk_kv_entries": "18",
+        "ninfer:disk_kv_saves_total": "19",
+        "ninfer:disk_kv_save_failures_total": "20",
+        "ninfer:disk_kv_hits_total": "22",
+        "ninfer:disk_kv_misses_total": "23",
+        "ninfer:disk_kv_read_failures_total": "24",
     }
     assert "ninfer:turn_checkpoints 8" in lines
 

@@ -56,6 +56,8 @@ async def test_every_series_of_the_contract_is_there_with_its_kind() -> None:
         ninfer:cancelled_prefill_computed_tokens ninfer:requests_outcome ninfer:reuse_full_reset
         ninfer:reuse_append_frontier ninfer:reuse_restore_turn_checkpoint ninfer:reuse_restore_user_turn_anchor
         ninfer:reuse_fork_shared_prefix ninfer:reuse_host_restore ninfer:shared_prefix_publishes
+        ninfer:reuse_restore_disk ninfer:disk_kv_saves ninfer:disk_kv_save_failures ninfer:disk_kv_hits
+        ninfer:disk_kv_misses ninfer:disk_kv_read_failures
         ninfer:shared_prefix_evictions ninfer:host_kv_parks ninfer:host_kv_restores ninfer:host_kv_evictions
         ninfer:host_kv_park_failures ninfer:host_kv_restore_failures ninfer:host_kv_park_bytes
         ninfer:host_kv_park_seconds ninfer:host_kv_restore_bytes ninfer:host_kv_restore_seconds ninfer:slot_saves
@@ -68,7 +70,7 @@ async def test_every_series_of_the_contract_is_there_with_its_kind() -> None:
         ninfer:requests_prefilling ninfer:requests_decode_ready ninfer:shared_prefixes ninfer:kv_pages_used
         ninfer:kv_pages_capacity ninfer:turn_checkpoints ninfer:host_kv_budget_bytes ninfer:host_kv_used_bytes
         ninfer:host_kv_entries ninfer:host_kv_largest_free_range_bytes ninfer:engine_ready
-        ninfer:server_start_time_seconds
+        ninfer:server_start_time_seconds ninfer:disk_kv_budget_bytes ninfer:disk_kv_used_bytes ninfer:disk_kv_entries
     """
     histograms = """
         ninfer:decode_gap_seconds ninfer:time_to_first_token_seconds ninfer:request_duration_seconds

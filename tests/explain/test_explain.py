@@ -288,6 +288,27 @@ def test_slot_files_are_origins_too() -> None:
     assert text(account).startswith("request 1 (req_x_1)")
 
 
+def test_files_of_the_disk_cache_are_origins_too() -> None:
+    settings, blocks = SchedulerSettings(images=3, disk_bytes=9, disk_least_tokens=64), ("a", "b")
+    machine = Scheduler(settings)
+    events: list[ev.Event] = [
+        ev.PlanMade(1, 2, ""),
+        ev.ModelLoaded(1, 2, 200, ""),
+        ev.WarmedUp(),
+        ev.DiskFound("kv-1-1", 9, blocks, (2,)),
+        ev.Arrived(1, "req_x_1"),
+        ev.Prepared(1, 140, 1, blocks),
+        ev.DiskRead(1, True),
+        ev.DiskDone(1, True),
+    ]
+    decisions = [(float(at), event, machine.handle(event, float(at))) for at, event in enumerate(events)]
+    account = explained(written(settings, decisions), "req_x_1")
+    assert account.begin is not None
+    assert account.begin.way == "restore_disk"
+    assert account.begin.state_request_id == FILE
+    assert [origin.request_id for origin in account.begin.origins] == [FILE]
+
+
 @pytest.mark.parametrize(("action", "fate"), [("erase", "is erased"), ("restore", "makes room for a slot file")])
 def test_a_session_that_a_slot_action_ends(action: str, fate: str) -> None:
     server = Logged(SchedulerSettings(images=3), pages=200)

@@ -59,6 +59,9 @@ MESSAGES = [
     cmd.StartRound(3, (), (ParkPages((1, 2), (5, 6)),)),
     cmd.ReadSession(1, 0, 130, 129, 128, 3, True, (4,), (5,), 1, ((64, 2),)),
     cmd.SaveEvicted("a.bin", cmd.ReadSession(-1, 0, 130, 129, 128, 3, True, (4,), (5,), 1, ((64, 2),))),
+    cmd.SaveEvicted("kv-1-1", cmd.ReadSession(-1, 0, 128, 128, 128, 3, True, (4,), (5,), 1, ()), to_disk=True),
+    ev.DiskFound("kv-1-1", 9, ("a", "b"), (1, 2)),
+    cmd.WriteDisk(1, 1, (5,), 3, (ParkPages((5,), (0,)),)),
     cmd.WriteSession(1, 0, 130, 1, (5,), ((64, 2), (128, 3)), (ParkPages((5,), (0,)),)),
 ]
 

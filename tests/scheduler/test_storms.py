@@ -14,7 +14,7 @@ from ninfer.actors.eventlog import EventLog
 from ninfer.replay import replay
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
-from ninfer.scheduler.holdings import FULL_RESET, WAYS
+from ninfer.scheduler.holdings import FROM_DISK, FULL_RESET, WAYS
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.slots import BUSY, MISMATCH, RESTORE_FAILED, SAVE_FAILED
 from ninfer.scheduler.transitions import DeviceState, RequestState
@@ -139,3 +139,25 @@ class SavingStorm(Storm):
 
 def test_sessions_go_back_to_their_files_before_they_are_displaced() -> None:
     assert sum(run(SavingStorm(seed)).auto_saves for seed in range(0, 900, 3)) > 3
+
+
+class DiskStorm(Storm):
+    """Lanes are taken and files are read all the time."""
+
+    def gust(self, roll: float) -> None:
+        super().gust(0.53 if 0.7 > roll > 0.62 else roll)
+
+
+def test_sessions_come_back_from_disk() -> None:
+    outcomes: Counter[str] = Counter()
+    files: Counter[str] = Counter()
+    ways = 0
+    for seed in range(2, 3000, 5):
+        storm = run(DiskStorm(seed))
+        outcomes += storm.disk_outcomes
+        kept, totals = storm.machine.statistics().kept, storm.machine.statistics().totals
+        ways += dict(totals.reuse)[FROM_DISK]
+        files.update(saved=kept.disk_saves, failed=kept.disk_save_failures, hit=kept.disk_hits, missed=kept.disk_misses)
+    assert min(outcomes[what] for what in ("read", "dropped", "unreadable")) > 5, outcomes
+    assert min(files.values()) > 20, files
+    assert ways > 20

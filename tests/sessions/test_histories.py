@@ -2,7 +2,7 @@
 
 A history is a handful of requests that extend, edit, branch, repeat, leave and come back, on few lanes, few pages, few
 images. The reference reads each prompt alone on an engine of its own; prompts come from a small world, so that most
-references are known already. Some servers guess tokens, right or wrong ones.
+references are known already. Some servers guess tokens, right or wrong ones, and some have a disk.
 """
 
 from __future__ import annotations
@@ -81,15 +81,27 @@ EDIT = words(9, 20)
 
 
 class History:
-    """One random conversation world on one server."""
+    """One random conversation world on one server.
+
+    sizes      lanes, and places for states and pages in host memory, that such a server may have
+    disk       whether it has a disk cache; then `requests` are more, since those in between have to push things out
+    """
+
+    sizes = ((1, 0, 0), (1, 2, 0), (1, 6, 40), (2, 5, 0), (3, 3, 20))
+    requests = (2, 6)
+    disk = False
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         choose = self.random.choice
-        lanes, images, places = choose([(1, 0, 0), (1, 2, 0), (1, 6, 40), (2, 5, 0), (3, 3, 20)])
+        lanes, images, places = choose(self.sizes)
+        of_disk = random.Random(seed)
         settings = SchedulerSettings(
             lanes=lanes,
             max_context_tokens=CONTEXT,
+            disk_bytes=of_disk.choice([1000, 5000]) if self.disk else 0,  # a byte a token
+            disk_least_tokens=64,
+            disk_name="history",
             prefill_chunk_tokens=choose([64, 256]),
             max_pending=20,
             steps_ahead=seed % 2,
@@ -101,6 +113,7 @@ class History:
         )
         self.server = Direct(warm(lanes, images, places), settings, pages_of(lanes), self.guess)
         self.server.engine.reset()
+        self.server.spoilt = lambda: of_disk.random() < 0.1
         self.told: list[tuple[tuple[int, ...], Marks]] = []
         self.ways: Counter[str] = Counter()
         self.right = 0
@@ -133,7 +146,7 @@ class History:
     def play(self) -> None:
         server, random = self.server, self.random
         open_requests: list[tuple[int, tuple[int, ...], int, Marks]] = []
-        for _ in range(random.randint(2, 6)):
+        for _ in range(random.randint(*self.requests)):
             prompt, marks = self.prompt()
             limit = LONG if random.random() < 0.015 else random.choice(LIMITS)
             open_requests.append((server.ask(prompt, limit, marks=marks), prompt, limit, marks))
@@ -162,17 +175,32 @@ class History:
         open_requests.clear()
 
 
+class DiskHistory(History):
+    """Sessions go to disk and come back; some of their files are damaged then."""
+
+    sizes = ((1, 2, 0), (1, 2, 0), (2, 5, 0), (3, 3, 20))
+    requests = (7, 12)
+    disk = True
+
+
+def history_of(seed: int) -> History:
+    """Some of every part have a disk."""
+    return DiskHistory(seed) if seed // PARTS % 12 == 3 else History(seed)
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_way_of_reuse_gives_the_answers_of_a_cold_server(part: int) -> None:
     torch.set_num_threads(1)
     ways: Counter[str] = Counter()
-    right = 0
+    right = hits = 0
     for seed in range(part, HISTORIES, PARTS):
-        history = History(seed)
+        history = history_of(seed)
         history.play()
         ways += history.ways
         right += history.right
+        hits += history.server.machine.statistics().kept.disk_hits
     assert (right > 20) == (part % 2 == 0), right
+    assert hits
     # Every part goes on from lanes and from what others have stored; anchors and older turns come up in most.
     assert {"full_reset", "append_frontier", "fork_shared_prefix"} <= set(ways), ways
     assert sum(ways.values()) > 1.5 * ways["full_reset"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.sessions.test_histories import HISTORIES, History
+from tests.sessions.test_histories import HISTORIES, history_of
 
 LONG_HISTORIES = 50_000
 LONG_PARTS = 100
@@ -16,4 +16,4 @@ LONG_PARTS = 100
 def test_fifty_thousand_histories_give_the_answers_of_a_cold_server(part: int) -> None:
     torch.set_num_threads(1)
     for seed in range(HISTORIES + part, HISTORIES + LONG_HISTORIES, LONG_PARTS):
-        History(seed).play()
+        history_of(seed).play()

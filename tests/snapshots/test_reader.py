@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ninfer.errors import InvalidFilename, SlotRestoreFailed
 from ninfer.snapshots.format import PIECE_BYTES, Snapshot, SnapshotConfig
-from ninfer.snapshots.reader import read_snapshot
+from ninfer.snapshots.reader import peek_snapshot, read_snapshot
 from ninfer.snapshots.writer import write_snapshot
 from tests.snapshots.sessions import CONFIG, LIMITS, file_bytes, read, snapshot, view
 
@@ -39,6 +39,29 @@ def test_a_session_comes_back(tmp_path: Path, session: Snapshot) -> None:
     size = write_snapshot(tmp_path, "a.bin", session)
     assert read(tmp_path) == session
     assert read(tmp_path).file_bytes == size == (tmp_path / "a.bin").stat().st_size
+
+
+def test_a_look_at_the_header_tells_the_tokens_and_the_states(tmp_path: Path) -> None:
+    size = write_snapshot(tmp_path, "a.bin", RINGED)
+    seen = peek_snapshot(tmp_path, "a.bin", CONFIG, LIMITS)
+    assert (seen.ledger, seen.frontiers, seen.file_bytes) == (RINGED.ledger, (64, 192, 320, 384), size)
+    write_snapshot(tmp_path, "a.bin", snapshot(65, checkpoint=0))
+    assert peek_snapshot(tmp_path, "a.bin", CONFIG, LIMITS).frontiers == (64,)
+    with pytest.raises(SlotRestoreFailed, match="binding"):
+        peek_snapshot(tmp_path, "a.bin", replace(CONFIG, artifact_id="f" * 32), LIMITS)
+    raw = (tmp_path / "a.bin").read_bytes()
+    (tmp_path / "a.bin").write_bytes(raw[:-1])
+    with pytest.raises(SlotRestoreFailed, match="length"):
+        peek_snapshot(tmp_path, "a.bin", CONFIG, LIMITS)
+
+
+def test_a_look_at_a_ring_that_does_not_ascend(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, "a.bin", RINGED)
+    raw = (tmp_path / "a.bin").read_bytes()
+    begin = raw.rindex(struct.pack("<I", 192) + bytes(RINGED.ring[1][1]))
+    (tmp_path / "a.bin").write_bytes(raw[:begin] + struct.pack("<I", 64) + raw[begin + 4 :])
+    with pytest.raises(SlotRestoreFailed, match="does not ascend"):
+        peek_snapshot(tmp_path, "a.bin", CONFIG, LIMITS)
 
 
 def test_a_file_of_several_pieces_comes_back(tmp_path: Path) -> None:

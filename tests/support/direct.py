@@ -41,6 +41,15 @@ class Asked:
         return tuple(self.drawn if self.counted is None else self.drawn[: self.counted])
 
 
+@dataclass
+class Stored:
+    """A file of the disk cache: tokens, their pages, and states by frontier."""
+
+    ids: tuple[int, ...]
+    pages: bytes
+    images: dict[int, bytes]
+
+
 @dataclass(frozen=True)
 class SavedSession:
     """What a slot file holds: tokens, and states by their frontiers, the last one that of the session."""
@@ -52,7 +61,9 @@ class SavedSession:
 
 
 class Direct:
-    """A scheduler that serves, and its engine. `guess` says how the output of a request may go on, or is silent."""
+    """A scheduler that serves, and its engine. `guess` says how the output of a request may go on, or is silent;
+    `spoilt` whether a file of the disk cache turns out to be damaged.
+    """
 
     def __init__(
         self,
@@ -70,6 +81,10 @@ class Direct:
         self.now = 0.0
         self.computed = 0
         self.orders: list[cmd.Command] = []
+        self.files: dict[str, Stored] = {}
+        self.spoilt: Callable[[], bool] = lambda: False
+        self._news: deque[ev.Event] = deque()  # of the disk
+        self._reading: dict[int, tuple[Stored, int]] = {}
         for event in (ev.PlanMade(1, 2, ""), ev.ModelLoaded(1, 2, pages, "", engine.folds_late), ev.WarmedUp()):
             self.send(event)
 
@@ -110,8 +125,11 @@ class Direct:
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Land steps until nothing is in flight, or `until` holds."""
-        while self.flight and not until():
-            self.land()
+        while (self.flight or self._news) and not until():
+            if self._news:
+                self.send(self._news.popleft())
+            else:
+                self.land()
 
     def serve(self, prompt: Sequence[int], limit: int, **options: Any) -> Asked:
         """One request from its beginning to its end."""
@@ -193,6 +211,16 @@ class Direct:
                 self.flight.append(((command, copied), self.engine.launch(DecodeRound(rows, command.before))))
             case cmd.Forget():
                 self.ledgers[command.lane] = None
+            case cmd.SaveEvicted():
+                self._save_evicted(command)
+            case cmd.ReadDisk():
+                self._read_disk(command)
+            case cmd.WriteDisk():
+                self._write_disk(command)
+            case cmd.DropRead():
+                del self._reading[command.ticket]
+            case cmd.DropFile():
+                self.files.pop(command.file, None)
             case cmd.RefuseSlot() | cmd.Erased() | cmd.ReadSession() | cmd.WriteSession():
                 self.orders.append(command)
             case _:
@@ -204,6 +232,35 @@ class Direct:
         if guesses is None:
             return DecodeRow(row.lane, row.position, row.mapping, None, row.drafts)
         return DecodeRow(row.lane, row.position, row.mapping, None, most, guesses[:most])
+
+    def _save_evicted(self, command: cmd.SaveEvicted) -> None:
+        order, engine, ledger = command.read, self.engine, self.ledgers[command.read.lane]
+        assert command.to_disk
+        assert ledger is not None
+        engine.transfer(order.before)
+        if order.capture:
+            engine.capture(order.lane, order.image)
+        images = {at: bytes(engine.read_image(image)) for at, image in (*order.checkpoints, (order.state, order.image))}
+        pages = bytes(engine.read_pages(order.pages)) + bytes(engine.read_places(order.places) if order.places else b"")
+        self.files[command.file] = Stored(tuple(ledger.ids(order.tokens)), pages, images)
+        self._news.append(ev.SlotDone(order.ticket, order.lane, True))
+        self._news.append(ev.SlotWritten(order.ticket, True, order.tokens))
+
+    def _read_disk(self, command: cmd.ReadDisk) -> None:
+        file = self.files[command.file]
+        assert NAMES.names(file.ids[: command.depth * PAGE_TOKENS])[-1] == command.block
+        ok = not self.spoilt()
+        if ok:
+            self._reading[command.ticket] = file, command.depth
+        self._news.append(ev.DiskRead(command.ticket, ok))
+
+    def _write_disk(self, command: cmd.WriteDisk) -> None:
+        (file, depth), engine = self._reading.pop(command.ticket), self.engine
+        engine.transfer(command.before)
+        begin, end = command.skipped * engine.page_bytes, depth * engine.page_bytes
+        engine.write_pages(command.pages, memoryview(bytearray(file.pages[begin:end])))
+        engine.write_image(command.image, memoryview(bytearray(file.images[depth * PAGE_TOKENS])))
+        self._news.append(ev.DiskDone(command.ticket, True))
 
     def _launch_chunk(self, command: cmd.StartChunk) -> None:
         asked = self.requests[command.request_id]

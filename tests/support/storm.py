@@ -2,7 +2,8 @@
 
 A storm feeds the machine what the actors would feed it, in random order, and checks after every event that nothing is
 lost. Steps land in the order of their launch, each after a random number of other events. Prompts go on from, edit,
-branch off and repeat what others have had, and slots are saved, restored and erased meanwhile; that reuse never mixes
+branch off and repeat what others have had, slots are saved, restored and erased meanwhile, and every fifth storm has a
+disk whose files get lost and damaged; that reuse never mixes
 histories is checked with a model of the device's memory. When the faults stop and everybody has been answered, nothing
 may be left in use. Odd seeds have one step ahead, even seeds none, and most of those draw several tokens a row.
 """
@@ -10,7 +11,7 @@ may be left in use. Odd seeds have one step ahead, even seeds none, and most of 
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from ninfer.scheduler.holdings import Session
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.transitions import LaneState, Lifecycle
+from ninfer.snapshots.rules import FARTHEST
 from ninfer.step import PAGE_TOKENS, CaptureState, ParkPages, pages_for
 from ninfer.types import Marks
 from tests.support.memory import DeviceMemory
@@ -69,6 +71,7 @@ class SlotJob:
     file: File
     faults: int
     evicted: bool = False
+    disk: str = ""  # name of its file in the disk cache
 
 
 class Storm:
@@ -78,6 +81,8 @@ class Storm:
         self.random = random.Random(seed)
         choose = self.random.choice
         context = choose([64, 200, 512, 1024])
+        of_disk = random.Random(seed)
+        disk_bytes = of_disk.choice([600, 3000]) if seed % 5 == 2 else 0
         lanes = choose([1, 2, 4, 8])
         self.settings = SchedulerSettings(
             lanes=lanes,
@@ -99,6 +104,9 @@ class Storm:
             turn_checkpoints=choose([0, 1, 3]),
             max_shared_prefixes=choose([0, 1, 4]),
             auto_save=seed % 3 == 0,
+            disk_bytes=disk_bytes,
+            disk_least_tokens=of_disk.choice([1, 64, 128]),
+            disk_name="storm",
         )
         least = pages_for(context)
         self.pages = self.random.randint(max(least, lanes), least * lanes)
@@ -119,7 +127,12 @@ class Storm:
         self.refused = 0
         self.slot_refusals: set[str] = set()
         self.read_places = 0
-        self.writing: list[int] = []  # tickets of sessions that are being written back to their files
+        # Sessions that are being written to files: ticket, name in the disk cache, and what is written, if it is right.
+        self.writing: list[tuple[int, str, File | None]] = []
+        self.disk: dict[str, File] = {}
+        self.disk_job: cmd.ReadDisk | None = None
+        self.disk_filling: tuple[cmd.WriteDisk, File, int] | None = None
+        self.disk_outcomes: Counter[str] = Counter()
         self.auto_saves = 0
         self.tickets = 0
         self.flight: deque[cmd.StartChunk | cmd.StartRound] = deque()
@@ -133,10 +146,15 @@ class Storm:
         self.exits: list[cmd.Exit] = []
 
     def send(self, event: ev.Event) -> list[cmd.Command]:
-        before = list(self.machine.holdings.sessions)
+        holdings = self.machine.holdings
+        before, lanes = list(holdings.sessions), list(self.machine.lanes)
+        missing = [holdings.state_of(s) if s is not None and holdings._misses_disk(s) else None for s in before]
+        failures = self.machine.slots.disk_save_failures
         commands = self.machine.handle(event, self.now)
         self.decisions.append((self.now, event, commands))
         self.check_displaced(event, before)
+        if self.machine.slots.disk_save_failures == failures:
+            self.check_retained(event, before, lanes, missing)
         for command in commands:
             self.obey(command)
         self.machine.audit()
@@ -178,12 +196,23 @@ class Storm:
             case cmd.ReadSession():
                 self.read_session(command)
             case cmd.SaveEvicted():
-                assert self.settings.auto_save
+                assert self.settings.disk_bytes if command.to_disk else self.settings.auto_save
                 assert not self.writing
                 assert command.file
-                self.read_session(command.read, evicted=True)
+                self.read_session(command.read, evicted=True, disk=command.file if command.to_disk else "")
             case cmd.WriteSession():
                 self.write_session(command)
+            case cmd.ReadDisk():
+                assert self.disk_job is None
+                assert self.disk_filling is None
+                self.disk_job = command
+            case cmd.WriteDisk():
+                self.write_disk(command)
+            case cmd.DropRead():
+                assert self.disk_job is not None
+                self.disk_job = None
+            case cmd.DropFile():
+                self.disk.pop(command.file, None)  # it may have been lost
             case _:
                 pass
 
@@ -339,6 +368,34 @@ class Storm:
             if old is not None and old is not new and old.file and old.tokens:
                 assert not old.changed or lane in followed
 
+    def check_retained(
+        self,
+        event: ev.Event,
+        before: Sequence[Session | None],
+        lanes: Sequence[LaneState],
+        missing: Sequence[Node | None],
+    ) -> None:
+        """No lane loses a session that belongs on disk, but to a request that goes on with it.
+
+        missing   for each lane, the end of what belongs there
+        """
+        holdings = self.machine.holdings
+        if isinstance(event, ev.SlotAsked) or not holdings.trusted:
+            return
+        requests = {request.lane: request.id for request in self.machine.requests.values() if request.lane is not None}
+        for lane, session in enumerate(before):
+            end = missing[lane]
+            if lanes[lane] is not LaneState.RETAINED or end is None or session is None or session.offered:
+                continue
+            # The state goes before the session if there are few places for states.
+            no_state = end.alive and end.image is None and session.resident is not end
+            if no_state or holdings.disk.has_state(end.digest):
+                continue
+            if self.machine.lanes[lane] not in (LaneState.RETAINED, LaneState.SAVING):
+                path = holdings._holds[requests[lane]].path if lane in requests else []
+                assert path, "a session is displaced that belongs on disk"
+                assert path[-1].leads_to(session.tip)
+
     def check_lanes(self) -> None:
         """What lanes were told that they retain is what the machine thinks they retain, and the device has it."""
         holdings = self.machine.holdings
@@ -383,6 +440,15 @@ class Storm:
             if node.image is not None:
                 assert self.memory.images[node.image.id] == history
 
+    def check_disk(self) -> None:
+        """The disk holds what is known of it, and not more than it may."""
+        index = self.machine.holdings.disk
+        assert index.used <= index.capacity
+        assert index.used == sum(entry.bytes for entry in index._entries.values())
+        assert index._entries.keys() >= self.disk.keys()
+        for name, file in self.disk.items():
+            assert self.histories[index._entries[name].blocks[-1]] == file.ledger
+
     # --- slots -----------------------------------------------------------------------------------------------------
 
     def ask_slot(self) -> None:
@@ -406,9 +472,12 @@ class Storm:
         below = range(PAGE_TOKENS, state, PAGE_TOKENS)
         return File(ledger, state, tuple(sorted(self.random.sample(below, self.random.randint(0, min(2, len(below)))))))
 
-    def read_session(self, order: cmd.ReadSession, *, evicted: bool = False) -> None:
+    def read_session(self, order: cmd.ReadSession, *, evicted: bool = False, disk: str = "") -> None:
         ledger = self.ledgers[order.lane]
         assert ledger is not None
+        if disk:
+            assert order.tokens == order.executed == order.state >= self.settings.disk_least_tokens
+            ledger = ledger[: order.tokens]
         for transfer in order.before:
             self.memory.transfer(transfer)
         if order.capture:
@@ -417,13 +486,13 @@ class Storm:
         assert order.tokens == len(ledger)
         assert order.executed in (order.tokens - 1, order.tokens)
         # A block that is folded late is a whole one behind, and guesses may have led out of it.
-        assert 0 <= order.executed - order.state <= PAGE_TOKENS + self.settings.guesses
+        assert 0 <= order.executed - order.state <= FARTHEST
         assert order.state == len(order.pages + order.places) * PAGE_TOKENS
         self.read_places += bool(order.places)
         assert list(order.checkpoints) == sorted(order.checkpoints)
         frontiers = tuple(frontier for frontier, _image in order.checkpoints)
         assert all(0 < frontier < order.state for frontier in frontiers)
-        job = SlotJob(order, File(ledger, order.state, frontiers), self.memory.faults, evicted)
+        job = SlotJob(order, File(ledger, order.state, frontiers), self.memory.faults, evicted, disk)
         self.check_read(job)
         self.begin_slot_job(job)
 
@@ -467,10 +536,10 @@ class Storm:
         order, file = job.order, job.file
         ok = self.random.random() < 0.9
         if job.faults != self.memory.faults:
-            pass  # what was read or written is lost
+            ok &= not job.evicted  # what was read or written is lost, and a server that reads knows it
         elif isinstance(order, cmd.ReadSession):
             self.check_read(job)
-            if ok:
+            if ok and not job.disk:
                 self.files.append(file)
         elif ok:
             for block, page in enumerate(order.pages, start=order.skipped):
@@ -480,13 +549,80 @@ class Storm:
         if ok and isinstance(order, cmd.WriteSession):
             self.ledgers[order.lane] = file.ledger
         if job.evicted:
-            self.writing.append(order.ticket)
+            self.writing.append((order.ticket, job.disk, file if ok else None))
         self.send(ev.SlotDone(order.ticket, order.lane, ok))
 
     def finish_writing(self) -> None:
+        ticket, disk, file = self.writing.pop()
         ok = self.random.random() < 0.8
-        self.auto_saves += ok
-        self.send(ev.SlotWritten(self.writing.pop(), ok))
+        if not disk:
+            self.auto_saves += ok
+            self.send(ev.SlotWritten(ticket, ok))
+        elif ok and file is not None:
+            self.disk[disk] = file
+            self.send(ev.SlotWritten(ticket, True, len(file.ledger)))
+        else:
+            self.send(ev.SlotWritten(ticket, False))
+
+    # --- disk cache ------------------------------------------------------------------------------------------------
+
+    def find_file(self) -> None:
+        """A file of an earlier process."""
+        file = self.made_up()
+        if file.state and len(file.ledger):
+            file = File(file.ledger[: file.state], file.state, file.checkpoints)
+            name = f"earlier-{len(self.decisions)}"
+            self.disk[name] = file
+            states = tuple(frontier // PAGE_TOKENS for frontier in (*file.checkpoints, file.state))
+            self.send(ev.DiskFound(name, len(file.ledger), self.blocks(file.ledger), states))
+
+    def finish_disk_job(self) -> None:
+        if self.disk_filling is not None:
+            self.fill_from_disk()
+            return
+        job = self.disk_job
+        assert job is not None
+        file = self.disk.get(job.file)
+        if file is not None and self.random.random() < 0.1:
+            file = None  # it is damaged, or somebody has removed it
+            del self.disk[job.file]
+        if file is None:
+            self.disk_job = None
+            self.disk_outcomes["unreadable"] += 1
+        else:
+            assert job.depth * PAGE_TOKENS in (*file.checkpoints, file.state)
+            assert self.name(file.ledger[: job.depth * PAGE_TOKENS]) == job.block
+        commands = self.send(ev.DiskRead(job.ticket, file is not None))
+        if file is not None:
+            self.disk_outcomes["dropped" if any(isinstance(c, cmd.DropRead) for c in commands) else "read"] += 1
+
+    def write_disk(self, order: cmd.WriteDisk) -> None:
+        assert self.disk_job is not None
+        depth = self.disk_job.depth
+        file = File(self.histories[self.disk_job.block], depth * PAGE_TOKENS, ())
+        for transfer in order.before:
+            self.memory.transfer(transfer)
+        assert order.skipped + len(order.pages) == depth
+        in_use = {page for table in self.memory.tables.values() for page in table}
+        for page in order.pages:
+            assert page not in in_use
+            self.memory.pages.pop(page, None)  # until it is written, nobody knows what it holds
+        self.memory.images.pop(order.image, None)
+        self.disk_job, self.disk_filling = None, (order, file, self.memory.faults)
+
+    def fill_from_disk(self) -> None:
+        assert self.disk_filling is not None
+        (order, file, faults), self.disk_filling = self.disk_filling, None
+        ok = self.random.random() < 0.9
+        if ok and faults == self.memory.faults:
+            for block, page in enumerate(order.pages, start=order.skipped):
+                self.memory.pages[page] = file.ledger[: (block + 1) * PAGE_TOKENS]
+            self.memory.images[order.image] = file.ledger
+        self.send(ev.DiskDone(order.ticket, ok))
+
+    @property
+    def reads_disk(self) -> bool:
+        return self.disk_job is not None or self.disk_filling is not None
 
     # --- weather ---------------------------------------------------------------------------------------------------
 
@@ -566,6 +702,15 @@ class Storm:
             self.resetting = False
             lost = self.random.random() < 0.1
             self.send(ev.EngineLost("device lost") if lost else ev.EngineReset())
+        elif self.settings.disk_bytes and roll < 0.55:
+            if self.reads_disk:
+                self.finish_disk_job()
+            elif self.slot_jobs:
+                self.finish_slot_job()
+            elif self.writing:
+                self.finish_writing()
+            elif self.random.random() < 0.2:
+                self.find_file()
         elif roll < 0.6:
             self.tickets += 1
             self.send(ev.Arrived(self.tickets))
@@ -627,6 +772,8 @@ class Storm:
                 self.finish_slot_job()
             elif self.writing:
                 self.finish_writing()
+            elif self.reads_disk:
+                self.finish_disk_job()
             elif any(not client.released for client in self.clients.values()):
                 self.finish_somebody()
             else:
@@ -639,6 +786,8 @@ class Storm:
             self.finish_slot_job()
         while self.writing:
             self.finish_writing()
+        while self.reads_disk:
+            self.finish_disk_job()
         if self.machine.lifecycle is Lifecycle.FAILED and not self.exits:
             self.now += 10.0
             self.send(ev.Tick())
@@ -670,8 +819,10 @@ class Storm:
         assert all(node.users == 0 for node in holdings.tree.nodes())
         assert all(image.users == 0 and image.node is not None for image in holdings.images.stored)
         assert not self.memory.tables
+        self.check_disk()
         for lane in range(self.settings.lanes):
             self.send(ev.SlotAsked(0, lane, "erase"))
+        self.check_disk()
         assert self.machine.lanes == [LaneState.EMPTY] * self.settings.lanes
         if self.machine.lifecycle is Lifecycle.STOPPED:
             assert [command.status for command in self.exits] == [0]

@@ -79,6 +79,7 @@ async def running(
     builder: FakeBuilder | None = None,
     log: EventLog | None = None,
     slots: SlotFolder | None = None,
+    disk: SlotFolder | None = None,
     serving: bool = True,
 ) -> AsyncIterator[Running]:
     """A system that serves (unless told not to wait for it), stopped at the end."""
@@ -93,6 +94,7 @@ async def running(
         log,
         unix_time=lambda: 1_790_000_000.0,
         slots=slots,
+        disk=disk,
     )
     state = Running(system, engine, builder)
 
