@@ -56,7 +56,7 @@ load: .venv/ready-base
 histories-long: .venv/ready-test
 	nice -n 19 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests/sessions/test_long.py
 
-# About ten minutes of one core: two sessions of 300 turns, with guesses and without.
+# About five minutes of one core: two sessions of 300 turns, with guesses and without.
 sessions-long: .venv/ready-test
 	nice -n 19 $(BIN)/python -m pytest -m slow tests/sessions/test_long_sessions.py
 
