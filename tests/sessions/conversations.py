@@ -111,7 +111,7 @@ class Conversations:
 
     def _take_turns(self) -> None:
         """Both sessions ask, the second one while the first one is being answered."""
-        asked = []
+        asked: list[tuple[Talk, int, Asked]] = []
         for talk in self.talks:
             prompt, marks = talk.next_prompt()
             limit, sampling = self.source.choice([1, 2, 3, 5, 9, 17, 26]), law(self.source)
