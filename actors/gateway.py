@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from ninfer.actors.messages import (
     DescribeSlots,
@@ -15,6 +15,7 @@ from ninfer.actors.messages import (
     GenerationRequest,
     Kept,
     Reply,
+    ReplySender,
     RequestTimeline,
     SlotMessage,
     SlotOutcome,
@@ -22,6 +23,7 @@ from ninfer.actors.messages import (
 )
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
+from ninfer.actors.runtime.replies import NoticedSender
 from ninfer.actors.slots import SlotOrder, SlotQuery
 from ninfer.errors import (
     ActorStopped,
@@ -123,13 +125,17 @@ class Ticket:
         self.deadline = deadline
         self._mailbox = mailbox
         send, receive = anyio.create_memory_object_stream[Reply](math.inf)
-        self.sender: MemoryObjectSendStream[Reply] = send
+        self.sender: ReplySender = send
         self.replies: MemoryObjectReceiveStream[Reply] = receive
         self._released = False
         # Set when the request has ended before it was submitted: then that is the answer to the submission.
         self.early_end: Failed | None = None
         # Whoever prepares the request works in here, to be told of such an end at once.
         self.preparation = anyio.CancelScope(deadline=deadline)
+
+    def notice(self, news: Callable[[], None]) -> None:
+        """Call this at every reply and at their end; before the request is submitted."""
+        self.sender = NoticedSender(self.sender, news)
 
     def end_early(self, end: Failed) -> None:
         """The request has ended before it got a lane."""

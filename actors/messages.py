@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from anyio.streams.memory import MemoryObjectSendStream
-
+from ninfer.actors.runtime.replies import Sender
 from ninfer.constraints.enforced import Enforced
 from ninfer.errors import NinferError
 from ninfer.ledger import PromptIdentity
@@ -166,7 +165,7 @@ Reply = Admitted | PrefillProgress | TextDelta | Finished | Failed
 
 # --- from the scheduler's shell to its workers ---------------------------------------------------------------------
 
-ReplySender = MemoryObjectSendStream[Reply]
+ReplySender = Sender[Reply]
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,7 @@ class Server:
             keep_alive_comment_s=settings.http.keep_alive_comment_s,
             unix_time=time.time,
             guessing=Guessing.of(settings),
+            most_requests=settings.scheduler.lanes + settings.scheduler.max_pending,
         )
         may_listen, stopped = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:

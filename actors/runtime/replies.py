@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 
 R = TypeVar("R")
+S = TypeVar("S", contravariant=True)
 
 
-def send_reply(replies: MemoryObjectSendStream[R], reply: R) -> None:
+class Sender(Protocol[S]):
+    """The end of a stream that replies go into."""
+
+    def send_nowait(self, item: S, /) -> None:
+        """Leave one; raises anyio's errors if nobody listens any more."""
+
+    def close(self) -> None:
+        """There are no more."""
+
+
+class NoticedSender(Generic[R]):
+    """Tells of each reply and of the end, for somebody who listens to several streams at once."""
+
+    def __init__(self, sender: Sender[R], news: Callable[[], None]) -> None:
+        self._sender = sender
+        self._news = news
+
+    def send_nowait(self, item: R, /) -> None:
+        self._sender.send_nowait(item)
+        self._news()
+
+    def close(self) -> None:
+        self._sender.close()
+        self._news()
+
+
+def send_reply(replies: Sender[R], reply: R) -> None:
     """Leave a reply. If nobody listens any more the scheduler hears of it from the HTTP side, not from here."""
     try:
         replies.send_nowait(reply)
@@ -18,7 +45,7 @@ def send_reply(replies: MemoryObjectSendStream[R], reply: R) -> None:
         return
 
 
-def send_last(replies: MemoryObjectSendStream[R], reply: R) -> None:
+def send_last(replies: Sender[R], reply: R) -> None:
     """Leave the last reply and close."""
     send_reply(replies, reply)
     replies.close()

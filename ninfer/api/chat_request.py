@@ -21,8 +21,8 @@ from ninfer.api.fields import Object, array, boolean, integer, mapping, refusal,
 from ninfer.api.logprobs import ALTERNATIVES_MAX
 from ninfer.api.openai_fields import (
     check_logit_bias,
-    check_one_choice,
     check_repetition_penalty,
+    choices,
     sampling_fields,
     stop_strings,
 )
@@ -34,12 +34,13 @@ _GUIDED = ("grammar", "guided_json", "guided_regex", "guided_choice", "guided_gr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest(Asked):
-    """A Chat request; see :class:`Asked`."""
+    """A Chat request; see :class:`Asked`. `choices` is how many answers are wanted."""
 
     api: ClassVar[Api] = CHAT
 
     include_usage: bool
     timings_per_token: bool
+    choices: int = 1
 
 
 def parse_chat(source: Object) -> ChatRequest:
@@ -74,6 +75,7 @@ def parse_chat(source: Object) -> ChatRequest:
         constraint=constraint_of(answer, tools, stops, stops_field="stop", ignore_eos=ignore_eos),
         thinking_budget=thinking_budget(source),
         logprobs=_logprobs(source),
+        choices=choices(source),
     )
 
 
@@ -89,7 +91,6 @@ def _logprobs(source: Object) -> int | None:
 
 def _check_unsupported(source: Object) -> None:
     """Fields of class X: what they ask for is refused, their harmless values pass."""
-    check_one_choice(source)
     check_logit_bias(source)
     for modality in array(source, "modalities") or ():
         if not isinstance(modality, str):

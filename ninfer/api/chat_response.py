@@ -18,6 +18,7 @@ from ninfer.text.output import (
 )
 from ninfer.types import FinishReason
 
+_NONE: Mapping[str, object] = {}
 _FINISH_REASONS = {
     FinishReason.STOP_TOKEN: "stop",
     FinishReason.STOP_STRING: "stop",
@@ -55,9 +56,13 @@ def moments_of(finished: Finished, received_at: float) -> Moments:
 
 def closing_members(finished: Finished, received_at: float) -> dict[str, object]:
     """What rides at the top level of the body, or of the last chunk."""
-    members: dict[str, object] = {
-        "timings": timings(finished.usage, moments_of(finished, received_at)) | _guesses(finished)
-    }
+    times = timings(finished.usage, moments_of(finished, received_at)) | _guesses(finished)
+    return {"timings": times} | choice_members(finished)
+
+
+def choice_members(finished: Finished) -> dict[str, object]:
+    """Those of them that belong to a choice: they ride there if there are several."""
+    members: dict[str, object] = {}
     if finished.lane is not None:
         members["id_slot"] = finished.lane
     if finished.session_digest:
@@ -113,14 +118,10 @@ def logprobs_object(told: Sequence[Mapping[str, object]]) -> dict[str, object]:
     return {"content": list(told), "refusal": None}
 
 
-def whole_body(
-    envelope: Envelope,
-    deltas: Sequence[Delta],
-    finished: Finished,
-    received_at: float,
-    logprobs: Mapping[str, object] | None = None,
+def whole_choice(
+    index: int, deltas: Sequence[Delta], finished: Finished, logprobs: Mapping[str, object] | None
 ) -> dict[str, object]:
-    """The body of an answer that is not streamed."""
+    """A choice of an answer that is not streamed."""
     reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
     content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
     calls = joined_calls(deltas)
@@ -130,18 +131,24 @@ def whole_body(
     if calls:
         message["tool_calls"] = calls
     message["refusal"] = None
-    choice = {
-        "index": 0,
+    return {
+        "index": index,
         "message": message,
         "logprobs": logprobs,
         "finish_reason": finish_reason(finished.reason, finished.tool_calls),
     }
+
+
+def whole_body(
+    envelope: Envelope, choices: Sequence[Mapping[str, object]], finished: Finished, received_at: float
+) -> dict[str, object]:
+    """The body of an answer that is not streamed."""
     return {
         "id": envelope.id,
         "object": "chat.completion",
         "created": envelope.created,
         "model": envelope.model,
-        "choices": [choice],
+        "choices": list(choices),
         "usage": usage_object(finished.usage),
         **closing_members(finished, received_at),
     }
@@ -158,10 +165,11 @@ def prompt_progress(progress: PrefillProgress, admitted_at: float) -> dict[str, 
 
 
 class ChunkBuilder:
-    """The chunks of one streamed answer; with `include_usage` all but the last carry ``usage: null``."""
+    """The chunks of one choice of a streamed answer; with `include_usage` all but the last carry ``usage: null``."""
 
-    def __init__(self, envelope: Envelope, *, include_usage: bool) -> None:
+    def __init__(self, envelope: Envelope, index: int, *, include_usage: bool) -> None:
         self._envelope = envelope
+        self._index = index
         self._include_usage = include_usage
 
     def role(self) -> dict[str, object]:
@@ -198,29 +206,38 @@ class ChunkBuilder:
         chunk["prompt_progress"] = prompt_progress(progress, admitted_at)
         return chunk
 
-    def closing(self, finished: Finished, received_at: float) -> list[dict[str, object]]:
-        """The finish chunk, and the usage chunk if it was asked for."""
-        chunks = [self._chunk({}, finish_reason(finished.reason, finished.tool_calls))]
-        if self._include_usage:
-            usage = self._chunk({})
-            usage["choices"] = []
-            usage["usage"] = usage_object(finished.usage)
-            chunks.append(usage)
-        chunks[-1].update(closing_members(finished, received_at))
-        return chunks
+    def finish(self, finished: Finished, members: Mapping[str, object]) -> dict[str, object]:
+        """The end of the choice, with members of its own."""
+        return self._chunk({}, finish_reason(finished.reason, finished.tool_calls), members=members)
+
+    def usage(self, usage: Usage) -> dict[str, object]:
+        """The usage chunk, which belongs to no choice."""
+        chunk = self._chunk({})
+        chunk["choices"] = []
+        chunk["usage"] = usage_object(usage)
+        return chunk
 
     def _chunk(
         self,
         delta: Mapping[str, object],
         finish_reason: str | None = None,
         logprobs: Mapping[str, object] | None = None,
+        members: Mapping[str, object] = _NONE,
     ) -> dict[str, object]:
         chunk: dict[str, object] = {
             "id": self._envelope.id,
             "object": "chat.completion.chunk",
             "created": self._envelope.created,
             "model": self._envelope.model,
-            "choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}],
+            "choices": [
+                {
+                    "index": self._index,
+                    "delta": delta,
+                    "logprobs": logprobs,
+                    "finish_reason": finish_reason,
+                    **members,
+                }
+            ],
         }
         if self._include_usage:
             chunk["usage"] = None

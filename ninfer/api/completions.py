@@ -16,7 +16,8 @@ from ninfer.actors.messages import Admitted, Finished, GenerationRequest, Prefil
 from ninfer.api import sse
 from ninfer.api.asked import CHAT
 from ninfer.api.body import parse_object
-from ninfer.api.chat_response import Envelope, closing_members, prompt_progress, usage_object
+from ninfer.api.chat_response import Envelope, choice_members, closing_members, prompt_progress, usage_object
+from ninfer.api.choices import Choices, joined
 from ninfer.api.completions_request import CompletionRequest, parse_completion
 from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, openai_error
@@ -25,8 +26,8 @@ from ninfer.api.logprobs import CompletionLogprobs
 from ninfer.api.preparation import default_preset, output_limit
 from ninfer.api.presets import resolve_sampling
 from ninfer.api.service import PARSE_ASIDE_BYTES, Service
-from ninfer.api.session import Prepared, Session, open_session
-from ninfer.api.streams import event_stream, gather, json_response
+from ninfer.api.session import Prepared, open_sessions
+from ninfer.api.streams import event_stream, gather_choices, json_response
 from ninfer.api.tokens import are_tokens
 from ninfer.errors import ModelNotFound
 from ninfer.requestlog.records import RequestFacts
@@ -42,25 +43,33 @@ async def completion(service: Service, body: bytes, exchange: Exchange) -> Respo
         request = _check(service, body)
     else:
         request = await to_thread.run_sync(_check, service, body)
-    session = await open_session(
+    service.check_choices(request.choices)
+    sessions = await open_sessions(
         service.gateway,
         exchange,
         lambda request_id: _facts(service, request, request_id, exchange.request_id),
         service.request_log,
         service.observed,
         service.guessing,
+        request.choices,
     )
-    await session.prepare(lambda: Prepared(_prepare(service, request), enable_thinking=False))
+    choices = Choices(sessions)
+    await choices.prepare(lambda: Prepared(_prepare(service, request), enable_thinking=False))
     envelope = Envelope(f"cmpl-{secrets.token_hex(8)}", int(service.unix_time()), service.model.public_id)
     if request.stream:
         progress = service.generation.prefill_progress
-        writer = _Stream(session, envelope, request.include_usage, progress, _logprobs_of(request, service))
-        return event_stream(session, writer, service.keep_alive_comment_s)
-    whole, finished = await gather(session)
-    told = _logprobs_of(request, service)
-    logprobs = told.more(whole.logprobs) if told is not None else None
-    answer = _body(envelope, _text(whole.deltas), _reason(finished), logprobs)
-    return json_response({**answer, **_end(finished, session.received_at)})
+        told = [_logprobs_of(request, service) for _ in sessions]
+        writer = _Stream(choices, envelope, request.include_usage, progress, told)
+        return event_stream(choices, writer, service.keep_alive_comment_s)
+    found = await gather_choices(choices)
+    bodies = []
+    for index, (whole, finished) in enumerate(found):
+        teller = _logprobs_of(request, service)
+        logprobs = teller.more(whole.logprobs) if teller is not None else None
+        members = choice_members(finished) if len(found) > 1 else {}
+        bodies.append({**_choice(index, _text(whole.deltas), _reason(finished), logprobs), **members})
+    end = joined([finished for _, finished in found])
+    return json_response({**_body(envelope, *bodies), **_end(end, choices.received_at)})
 
 
 def _check(service: Service, body: bytes) -> CompletionRequest:
@@ -127,54 +136,61 @@ class _Stream:
     """The frames of one streamed completion.
 
     progress   whether they show how far the prompt is read
-    logprobs   tells of the tokens, if that is asked for
+    logprobs   tell of the tokens of each choice, if that is asked for
     """
 
     keep_alive = sse.KEEP_ALIVE
 
     def __init__(
         self,
-        session: Session,
+        choices: Choices,
         envelope: Envelope,
         include_usage: bool,
         progress: bool,
-        logprobs: CompletionLogprobs | None,
+        logprobs: Sequence[CompletionLogprobs | None],
     ) -> None:
-        self.session = session
+        self.choices = choices
         self.envelope = envelope
         self.include_usage = include_usage
         self.progress = progress
         self.logprobs = logprobs
         self._admitted_at = 0.0
+        self._ends: dict[int, Finished] = {}
 
     def opening(self) -> bytes:
         return sse.KEEP_ALIVE if self.progress else b""
 
-    def frames_of(self, reply: Reply) -> bytes:
-        if isinstance(reply, Admitted):
-            self._admitted_at = reply.at
-        if isinstance(reply, PrefillProgress):
-            chunk = _body(self.envelope, "", None)
-            return self._frame({**chunk, "prompt_progress": prompt_progress(reply, self._admitted_at)})
-        if isinstance(reply, TextDelta):
-            logprobs = self.logprobs.more(reply.logprobs) if self.logprobs is not None else None
-            return self._frame(_body(self.envelope, _text(reply.deltas), None, logprobs))
-        if isinstance(reply, Finished):
-            return self._closing(reply) + sse.DONE
+    def frames_of(self, reply: tuple[int, Reply]) -> bytes:
+        index, news = reply
+        if isinstance(news, Admitted) and index == 0:
+            self._admitted_at = news.at
+        if isinstance(news, PrefillProgress) and index == 0:  # the others have the same prompt
+            chunk = _body(self.envelope, _choice(0, "", None))
+            return self._frame({**chunk, "prompt_progress": prompt_progress(news, self._admitted_at)})
+        if isinstance(news, TextDelta):
+            teller = self.logprobs[index]
+            logprobs = teller.more(news.logprobs) if teller is not None else None
+            return self._frame(_body(self.envelope, _choice(index, _text(news.deltas), None, logprobs)))
+        if isinstance(news, Finished):
+            self._ends[index] = news
+            return self._closing(index, news)
         return b""
 
     def failure(self, fault: Fault) -> bytes:
         return sse.data_frame(openai_error(fault))
 
-    def _closing(self, finished: Finished) -> bytes:
-        last = _body(self.envelope, "", _reason(finished))
-        members = _end(finished, self.session.received_at)
+    def _closing(self, index: int, finished: Finished) -> bytes:
+        count = len(self.choices.sessions)
+        own = choice_members(finished) if count > 1 else {}
+        last = _body(self.envelope, {**_choice(index, "", _reason(finished)), **own})
+        if len(self._ends) < count:
+            return self._frame(last)
+        end = joined([self._ends[number] for number in range(count)])
+        members = _end(end, self.choices.received_at)
         usage = members.pop("usage")
         if not self.include_usage:
-            return self._frame({**last, **members})
-        return self._frame(last) + sse.data_frame(
-            {**_body(self.envelope, "", None), "choices": [], "usage": usage, **members}
-        )
+            return self._frame({**last, **members}) + sse.DONE
+        return self._frame(last) + sse.data_frame({**_body(self.envelope), "usage": usage, **members}) + sse.DONE
 
     def _frame(self, chunk: Mapping[str, object]) -> bytes:
         return sse.data_frame({**chunk, "usage": None} if self.include_usage else chunk)
@@ -189,15 +205,19 @@ def _text(deltas: Sequence[Delta]) -> str:
     return "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
 
 
-def _body(
-    envelope: Envelope, text: str, reason: str | None, logprobs: Mapping[str, object] | None = None
+def _choice(
+    index: int, text: str, reason: str | None, logprobs: Mapping[str, object] | None = None
 ) -> dict[str, object]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _body(envelope: Envelope, *choices: Mapping[str, object]) -> dict[str, object]:
     return {
         "id": envelope.id,
         "object": "text_completion",
         "created": envelope.created,
         "model": envelope.model,
-        "choices": [{"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}],
+        "choices": list(choices),
     }
 
 

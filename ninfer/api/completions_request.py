@@ -9,8 +9,8 @@ from ninfer.api.fields import Object, boolean, integer, mapping, refusal, text, 
 from ninfer.api.logprobs import COMPLETION_ALTERNATIVES_MAX
 from ninfer.api.openai_fields import (
     check_logit_bias,
-    check_one_choice,
     check_repetition_penalty,
+    choices,
     sampling_fields,
     stop_strings,
 )
@@ -24,6 +24,7 @@ class CompletionRequest:
     """A request that is well-formed and asks for nothing this build lacks.
 
     prompt     text in which control spellings stand for control tokens, or token ids; not empty
+    choices    how many answers are wanted
     logprobs   how many alternatives are told of beside each token; None: nothing is told of it
     """
 
@@ -37,6 +38,7 @@ class CompletionRequest:
     include_usage: bool
     ignore_eos: bool
     logprobs: int | None = None
+    choices: int = 1
 
 
 def parse_completion(source: Object) -> CompletionRequest:
@@ -58,6 +60,7 @@ def parse_completion(source: Object) -> CompletionRequest:
         include_usage=boolean(options, "include_usage", "stream_options.include_usage") or False,
         ignore_eos=boolean(source, "ignore_eos") or False,
         logprobs=integer(source, "logprobs", 0, COMPLETION_ALTERNATIVES_MAX),
+        choices=choices(source),
     )
 
 
@@ -74,9 +77,8 @@ def _prompt(value: object) -> str | tuple[int, ...]:
 
 
 def _check_unsupported(source: Object) -> None:
-    check_one_choice(source)
-    if integer(source, "best_of", 1) not in (None, 1):
-        raise refusal("parameter_not_supported", "best_of must be 1", "best_of")
+    if integer(source, "best_of", 1) not in (None, 1, source.get("n")):
+        raise refusal("parameter_not_supported", "best_of must be n", "best_of")
     if text(source, "suffix"):
         raise refusal("parameter_not_supported", "suffix is not supported", "suffix")
     if boolean(source, "echo"):

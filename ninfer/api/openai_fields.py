@@ -6,6 +6,7 @@ from ninfer.api.fields import Object, integer, mapping, number, refusal, wrong
 from ninfer.api.presets import SamplingRequest
 
 STOPS_MAX = 4
+CHOICES_MAX = 8
 
 
 def sampling_fields(source: Object) -> SamplingRequest:
@@ -34,11 +35,9 @@ def stop_strings(source: Object) -> tuple[str, ...]:
     return tuple(stop for stop in stops if stop)
 
 
-def check_one_choice(source: Object) -> None:
-    """More than one choice is refused."""
-    count = source.get("n")
-    if count is not None and (isinstance(count, bool) or count != 1):
-        raise refusal("n_not_supported", "n must be 1", "n")
+def choices(source: Object) -> int:
+    """How many answers are wanted."""
+    return integer(source, "n", 1, CHOICES_MAX) or 1
 
 
 def check_logit_bias(source: Object) -> None:

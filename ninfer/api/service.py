@@ -13,11 +13,13 @@ from ninfer.actors.gateway import Gateway
 from ninfer.api import preparation
 from ninfer.api.asked import Asked
 from ninfer.api.body import parse_object
+from ninfer.api.choices import Choices
 from ninfer.api.edge import Exchange
-from ninfer.api.fields import Object
+from ninfer.api.fields import Object, refusal
 from ninfer.api.observed import Observed
+from ninfer.api.openai_fields import CHOICES_MAX
 from ninfer.api.preparation import Model
-from ninfer.api.session import Prepared, Session, open_session
+from ninfer.api.session import Prepared, Session, open_sessions
 from ninfer.api.thinking import Thinking
 from ninfer.config import GenerationSettings
 from ninfer.errors import ModelNotFound, RequestRejected
@@ -34,7 +36,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the routes need; `unix_time` is the wall clock in seconds, `guessing` is how tokens are guessed."""
+    """What the routes need.
+
+    unix_time       the wall clock in seconds
+    guessing        how tokens are guessed
+    most_requests   that may be in the queue and on lanes together
+    """
 
     gateway: Gateway
     model: Model
@@ -44,6 +51,7 @@ class Service:
     unix_time: Callable[[], float]
     observed: Observed = field(default_factory=Observed)
     guessing: Guessing = NO_GUESSING
+    most_requests: int = CHOICES_MAX
 
     async def check(self, body: bytes, parse: Callable[[Object], A]) -> tuple[A, Thinking]:
         """The request of a body; raises RequestRejected for all that shows before capacity is taken (3.2)."""
@@ -70,21 +78,37 @@ class Service:
 
     async def submit(self, asked: Asked, thinking: Thinking, exchange: Exchange) -> Session:
         """Take capacity, prepare, queue; raises RequestRejected and Unavailable."""
-        session = await open_session(
+        (session,) = await self._sessions(asked, thinking, exchange, 1)
+        await session.prepare(lambda: self._prepare(asked, thinking))
+        return session
+
+    async def submit_choices(self, asked: Asked, thinking: Thinking, exchange: Exchange, count: int) -> Choices:
+        """The same for several answers to one prompt."""
+        self.check_choices(count)
+        choices = Choices(await self._sessions(asked, thinking, exchange, count))
+        await choices.prepare(lambda: self._prepare(asked, thinking))
+        return choices
+
+    def check_choices(self, count: int) -> None:
+        """Raises RequestRejected for more answers than this server could ever hold at once."""
+        if count > self.most_requests:
+            message = f"n must be at most {self.most_requests}: this server holds no more requests at once"
+            raise refusal("invalid_value", message, "n")
+
+    async def _sessions(self, asked: Asked, thinking: Thinking, exchange: Exchange, count: int) -> tuple[Session, ...]:
+        return await open_sessions(
             self.gateway,
             exchange,
             lambda request_id: self._facts(asked, thinking, request_id, exchange.request_id),
             self.request_log,
             self.observed,
             self.guessing,
+            count,
         )
 
-        def prepare() -> Prepared:
-            prepared = preparation.prepare(asked, thinking, self.model, self.generation)
-            return Prepared(prepared, thinking.on, asked.tools.one_call)
-
-        await session.prepare(prepare)
-        return session
+    def _prepare(self, asked: Asked, thinking: Thinking) -> Prepared:
+        prepared = preparation.prepare(asked, thinking, self.model, self.generation)
+        return Prepared(prepared, thinking.on, asked.tools.one_call)
 
     async def count(self, asked: Asked, thinking: Thinking) -> int:
         """Tokens of the prompt, for a request that is only counted; it takes no capacity and may be of any length."""

@@ -75,6 +75,15 @@ class Session:
         assert self._prepared is not None
         return self._prepared.sampling
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._stage is _Stage.ENDED
+
+    def notice(self, news: Callable[[], None]) -> None:
+        """Call this at every reply and at their end; before the preparation."""
+        self._ticket.notice(news)
+
     async def prepare(self, work: Callable[[], Prepared]) -> None:
         """Do the work on a worker thread, then put the request into the queue.
 
@@ -96,8 +105,7 @@ class Session:
             self._wants_progress = prepared.request.progress
             await self._ticket.submit(replace(prepared.request, progress=True))
         except Exception as error:
-            self._reject(fault_of(error))
-            await self._ticket.preparation_failed()
+            await self.give_up(error)
             raise
         self._stage = _Stage.STARTED
         self._write("request_start", records.request_start(self._facts, self._prepared))
@@ -110,6 +118,11 @@ class Session:
             temperature=sampling.temperature,
             x_request_id=self._facts.x_request_id,
         )
+
+    async def give_up(self, error: Exception) -> None:
+        """The request is refused while it is prepared."""
+        self._reject(fault_of(error))
+        await self._ticket.preparation_failed()
 
     def _identified(self, work: Callable[[], Prepared]) -> Prepared:
         """What was prepared, with what its prompt is known by; on a worker thread."""
@@ -125,11 +138,26 @@ class Session:
             pass
         return reply
 
-    async def _receive(self) -> Reply:
+    def reply_at_hand(self) -> Reply | None:
+        """The same if there is one already, else None."""
         try:
-            reply = await self._ticket.replies.receive()
+            while True:
+                reply = self._seen(self._ticket.replies.receive_nowait())
+                if not isinstance(reply, PrefillProgress) or self._wants_progress:
+                    return reply
+        except anyio.WouldBlock:
+            return None
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             raise NinferError("the replies ended without a last one") from None
+
+    async def _receive(self) -> Reply:
+        try:
+            return self._seen(await self._ticket.replies.receive())
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            raise NinferError("the replies ended without a last one") from None
+
+    def _seen(self, reply: Reply) -> Reply:
+        """A reply, with what we keep of it noted; raises the error of a ``Failed``."""
         if isinstance(reply, Failed):
             refused = isinstance(reply.error, QueueTimeout)
             self._fail(fault_of(reply.error).message, Outcome.REJECTED if refused else Outcome.FAILED)
@@ -221,24 +249,30 @@ def _rate(tokens: int, seconds: float) -> str:
     return f"{tokens / seconds:.1f}" if seconds > 0 else "0.0"
 
 
-async def open_session(
+async def open_sessions(
     gateway: Gateway,
     exchange: Exchange,
     facts: Callable[[int], RequestFacts],
     request_log: RequestLog,
     observed: Observed,
     guessing: Guessing,
-) -> Session:
-    """Take a unit of capacity, to be given back when the exchange closes.
+    count: int = 1,
+) -> tuple[Session, ...]:
+    """Take units of capacity, all that are wanted or none, to be given back when the exchange closes.
 
     facts   what was asked, given the request id
     raises Overloaded, Unavailable, ModelLoading
     """
+    tickets: list[Ticket] = []
     try:
-        ticket = await gateway.arrive(exchange.request_id)
-    except Overloaded:
-        observed.outcomes[Outcome.REJECTED] += 1
+        while len(tickets) < count:
+            tickets.append(await gateway.arrive(exchange.request_id))
+    except BaseException as error:
+        observed.outcomes[Outcome.REJECTED] += isinstance(error, Overloaded)
+        for ticket in tickets:
+            await ticket.release()  # shielded against a client that leaves
         raise
-    session = Session(ticket, facts(ticket.request_id), request_log, observed, guessing)
-    exchange.on_close(session.close)
-    return session
+    sessions = tuple(Session(ticket, facts(ticket.request_id), request_log, observed, guessing) for ticket in tickets)
+    for session in sessions:
+        exchange.on_close(session.close)
+    return sessions

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import anyio
 import orjson
 import structlog
 from quart import Response
 
-from ninfer.actors.messages import Finished, Reply, TextDelta
+from ninfer.actors.messages import Finished, TextDelta
+from ninfer.api.choices import Choices
 from ninfer.api.envelopes import Fault, fault_of
 from ninfer.api.session import Session
 from ninfer.errors import NinferError
@@ -21,7 +22,26 @@ from ninfer.text.output import ContentDelta, Delta
 log = structlog.get_logger(__name__)
 
 
-class StreamWriter(Protocol):
+T = TypeVar("T")
+S = TypeVar("S", contravariant=True)
+P = TypeVar("P", covariant=True)
+
+
+class Source(Protocol[P]):
+    """Where the replies of a streamed answer come from."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are no more."""
+
+    async def next_reply(self) -> P:
+        """The next one; raises the error that the answer ended with."""
+
+    def fail(self, message: str) -> None:
+        """The answer broke off on our side."""
+
+
+class StreamWriter(Protocol[S]):
     """The frames of one streamed answer; what is empty is not sent.
 
     keep_alive   what is sent after a silence
@@ -32,8 +52,8 @@ class StreamWriter(Protocol):
     def opening(self) -> bytes:
         """What stands at the beginning, before the request is admitted."""
 
-    def frames_of(self, reply: Reply) -> bytes:
-        """What a reply adds; with the ``Finished`` the end of the stream. Raises NinferError when that cannot be."""
+    def frames_of(self, reply: S) -> bytes:
+        """What a reply adds; with the last ``Finished`` the stream's end. Raises NinferError when that cannot be."""
 
     def failure(self, fault: Fault) -> bytes:
         """The end of a stream that broke off."""
@@ -69,6 +89,19 @@ async def gather(session: Session) -> tuple[Whole, Finished]:
             return whole, reply
 
 
+async def gather_choices(choices: Choices) -> list[tuple[Whole, Finished]]:
+    """The same for each choice of an answer."""
+    wholes = [Whole() for _ in choices.sessions]
+    ends: dict[int, Finished] = {}
+    while len(ends) < len(wholes):
+        number, reply = await choices.next_reply()
+        if isinstance(reply, TextDelta):
+            wholes[number].add(reply)
+        elif isinstance(reply, Finished):
+            ends[number] = reply
+    return [(whole, ends[number]) for number, whole in enumerate(wholes)]
+
+
 def json_response(body: Mapping[str, object]) -> Response:
     """An answer that is not streamed."""
     response = Response(orjson.dumps(body), content_type="application/json")
@@ -76,25 +109,24 @@ def json_response(body: Mapping[str, object]) -> Response:
     return response
 
 
-def event_stream(session: Session, writer: StreamWriter, keep_alive_s: float) -> Response:
+def event_stream(source: Source[T], writer: StreamWriter[T], keep_alive_s: float) -> Response:
     """A streamed answer; `keep_alive_s` of silence are broken by the protocol's sign of life."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    response = Response(_frames(session, writer, keep_alive_s), content_type="text/event-stream", headers=headers)
+    response = Response(_frames(source, writer, keep_alive_s), content_type="text/event-stream", headers=headers)
     response.timeout = None  # a stream lives as long as its generation, and has deadlines of its own
     return response
 
 
-async def _frames(session: Session, writer: StreamWriter, keep_alive_s: float) -> AsyncIterator[bytes]:
+async def _frames(source: Source[T], writer: StreamWriter[T], keep_alive_s: float) -> AsyncIterator[bytes]:
     opening = writer.opening()
     if opening:
         yield opening
     sent_at = anyio.current_time()
     try:
-        reply: Reply | None = None
-        while not isinstance(reply, Finished):
-            reply = None
+        while not source.is_over:
+            reply: T | None = None
             with anyio.CancelScope(deadline=sent_at + keep_alive_s):
-                reply = await session.next_reply()
+                reply = await source.next_reply()
             frames = writer.keep_alive if reply is None else writer.frames_of(reply)
             if frames:
                 yield frames
@@ -104,5 +136,5 @@ async def _frames(session: Session, writer: StreamWriter, keep_alive_s: float) -
     except Exception as error:
         log.exception("a stream failed")
         fault = fault_of(error)
-        session.fail(fault.message)
+        source.fail(fault.message)
         yield writer.failure(fault)

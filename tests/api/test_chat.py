@@ -255,7 +255,7 @@ async def test_the_log_of_requests(tmp_path: Path) -> None:
         await whole(state, content="s3cret question", prompt_cache_key="k", max_tokens=4, temperature=0.5, seed=3)
         await streamed(state)
         await state.post(ask("word " * 9000))
-        await state.post(ask(n=2))
+        await state.post(ask(n=9))
         engine.fail_next = DeviceFault("inside")
         await state.post(ask())
         await settle(state)

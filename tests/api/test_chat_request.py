@@ -135,6 +135,7 @@ def test_the_message_of_the_contract() -> None:
         ("top_k", (-2,)),
         ("seed", (2**64, -(2**63) - 1, 1.8446744073709552e19)),
         ("top_logprobs", (-1, 21)),
+        ("n", (0, 9)),
         ("thinking_budget", (0,)),
     ],
 )
@@ -172,8 +173,7 @@ def test_strings_are_checked(name: str) -> None:
     [
         ("model", "", None, "model"),
         ("model", None, None, "model"),
-        ("n", 2, "n_not_supported", "n"),
-        ("n", True, "n_not_supported", "n"),
+        ("n", True, None, "n"),
         ("top_logprobs", 1, "invalid_value", "top_logprobs"),
         ("logit_bias", {"1": 0.5}, "logit_bias_not_supported", "logit_bias"),
         ("logit_bias", [], None, "logit_bias"),

@@ -150,3 +150,35 @@ async def test_responses_refuse_in_the_clients_own_errors() -> None:
         with pytest.raises(openai.NotFoundError) as other:
             await client.responses.create(model="other", input="Hi")
         assert other.value.code == "model_not_found"
+
+
+async def test_chat_and_completions_tell_log_probabilities_of_several_choices() -> None:
+    async with gpt(says(ANSWER)) as client:
+        ask: Any = {
+            "model": MODEL_ID,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "n": 2,
+            "logprobs": True,
+            "top_logprobs": 2,
+        }
+        whole = await client.chat.completions.create(**ask)
+        for choice in whole.choices:
+            assert choice.logprobs is not None
+            assert choice.logprobs.content is not None
+            said = b"".join(bytes(one.bytes or ()) for one in choice.logprobs.content)
+            assert said.decode().lstrip() == choice.message.content == TEXT
+            assert {len(one.top_logprobs) for one in choice.logprobs.content} == {2}
+        async with client.chat.completions.stream(**ask) as stream:
+            streamed = await stream.get_final_completion()
+        assert [choice.message.content for choice in streamed.choices] == [TEXT] * 2
+        told = [choice.logprobs.content for choice in streamed.choices if choice.logprobs is not None]
+        assert told == [choice.logprobs.content for choice in whole.choices if choice.logprobs is not None]
+        text = await client.completions.create(model=MODEL_ID, prompt="Hi", n=2, max_tokens=100, logprobs=2)
+        for one in text.choices:
+            assert one.logprobs is not None
+            assert len(one.logprobs.tokens or ()) == len(one.logprobs.text_offset or ()) > 0
+        response = await client.responses.create(
+            model=MODEL_ID, input="Hi", include=["message.output_text.logprobs"], top_logprobs=1
+        )
+        (part,) = response.output[-1].content  # type: ignore[union-attr, misc]
+        assert len(part.logprobs or ()) == len(told[0] or ())  # type: ignore[union-attr]

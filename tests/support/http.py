@@ -95,6 +95,7 @@ async def served(
     the_model: Model | None = None,
 ) -> AsyncIterator[Served]:
     async with running(scheduler, engine=engine or says("</think>\n\nHello."), serving=serving) as state:
+        limits = scheduler or SchedulerSettings()
         log = RequestLog(log_path, instance_id="serve-1-1", unix_time=lambda: UNIX_TIME)
         service = Service(
             gateway=state.system.gateway,
@@ -103,6 +104,7 @@ async def served(
             request_log=log,
             keep_alive_comment_s=keep_alive_comment_s,
             unix_time=lambda: UNIX_TIME,
+            most_requests=limits.lanes + limits.max_pending,
         )
         settings = Settings(
             artifact=Path("tiny.ninfer"),

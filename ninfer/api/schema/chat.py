@@ -66,7 +66,7 @@ class ChatFields(Struct, kw_only=True):
     thinking_budget: Annotated[int, Meta(ge=1)] | None = None
     response_format: Json | None = None
     structured_outputs: Json | None = None
-    n: Annotated[int, Meta(description="only 1")] | None = None
+    n: Annotated[int, Meta(ge=1, le=8)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20, description="more than 0 with logprobs true only")] | None = None
     logit_bias: Annotated[Json, Meta(description="only zeros")] | None = None
@@ -147,13 +147,16 @@ class ChatLogprobs(Struct):
     refusal: None
 
 
-class ChatChoice(Struct):
-    """The one choice."""
+class ChatChoice(Struct, kw_only=True):
+    """A choice; the last three are at the top of an answer that has but one."""
 
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
+    id_slot: int | None = None
+    session_digest: str | None = None
+    constraint: Json | None = None
 
 
 class ChatCompletion(Struct, kw_only=True):
@@ -163,7 +166,7 @@ class ChatCompletion(Struct, kw_only=True):
     object: Literal["chat.completion"]
     created: int
     model: str
-    choices: Annotated[list[ChatChoice], Meta(min_length=1, max_length=1)]
+    choices: Annotated[list[ChatChoice], Meta(min_length=1, max_length=8)]
     usage: Usage
     timings: Timings
     id_slot: int | None = None

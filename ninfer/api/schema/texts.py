@@ -44,8 +44,8 @@ class CompletionRequest(Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    n: Annotated[int, Meta(description="only 1")] | None = None
-    best_of: Annotated[int, Meta(description="only 1", ge=1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=8)] | None = None
+    best_of: Annotated[int, Meta(description="only 1 or as n", ge=1)] | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     logit_bias: Annotated[Json, Meta(description="only zeros")] | None = None
     suffix: Annotated[str, Meta(max_length=0)] | None = None
@@ -61,13 +61,15 @@ class CompletionLogprobs(Struct):
     text_offset: list[int]
 
 
-class CompletionChoice(Struct):
-    """The one choice."""
+class CompletionChoice(Struct, kw_only=True):
+    """A choice; the last two are at the top of an answer that has but one."""
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
+    id_slot: int | None = None
+    session_digest: str | None = None
 
 
 class Completion(Struct, kw_only=True):
@@ -77,7 +79,7 @@ class Completion(Struct, kw_only=True):
     object: Literal["text_completion"]
     created: int
     model: str
-    choices: Annotated[list[CompletionChoice], Meta(min_length=1, max_length=1)]
+    choices: Annotated[list[CompletionChoice], Meta(min_length=1, max_length=8)]
     usage: Usage
     timings: Timings
     id_slot: int | None = None
