@@ -70,7 +70,10 @@ def worth(task: str, drafts: int, plain: list[Answer], guessed: list[Answer]) ->
 def measure(
     artifact: Artifact, settings: EngineSettings, drafts: list[int], only: list[str], seed: int, cases: int, limit: int
 ) -> list[Worth]:
-    """A row for each task whose name contains one of `only`, and number of guesses. Raises ValueError where ids differ."""
+    """A row for each number of guesses and task whose name contains one of `only`.
+
+    Raises ValueError where ids differ.
+    """
     guessing = replace(settings, drafter="mtp", draft_tokens=max(drafts), draft_head=True)
     bound = bind_for(artifact, guessing)
     tokenizer = Tokenizer.from_resources(
