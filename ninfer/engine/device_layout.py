@@ -38,8 +38,8 @@ from ninfer.step import PAGE_TOKENS, pages_for
 # The allocator hands out memory in pieces of this.
 _ALLOCATION = 512
 # What the library of matrix products keeps for itself on a GPU, and code of kernels that is loaded on first use. On an
-# H200 a server of the 27B with 4 lanes of 172,032 tokens took 138 MiB. Log-probabilities of four rows, for lanes that ask,
-# take up to 44 bytes per id of each beside that.
+# H200 a server of the 27B with 4 lanes of 172,032 tokens took 138 MiB. Log-probabilities of four rows, for lanes that
+# ask, take up to 44 bytes per id of each beside that.
 LIBRARY_BYTES = 240 * MIB
 # One captured round per number of lanes (kv-and-state spec, section 15).
 GRAPH_BYTES_PER_LANE = 4 * MIB
