@@ -20,6 +20,7 @@ ENGINE_OPTIONS = frozenset(
         "--short-chunk-products",
     }
 )  # fmt: skip
+GUESSING_OPTIONS = frozenset({"--spec", "--draft-tokens", "--lm-head-draft", "--ngram-draft-tokens"})
 MAX_COLUMNS = 16
 # Rounds that a lane is decoded before a round of several columns is measured, so that its open block is half full.
 OPEN_ROWS = PAGE_TOKENS // 2
@@ -162,6 +163,8 @@ def parse_engine(argv: Sequence[str]) -> EngineBench:
 def _check_server_options(rest: Sequence[str]) -> None:
     for argument in rest:
         name = argument.partition("=")[0]
+        if name in GUESSING_OPTIONS:
+            raise OptionError(f"{name}: rounds with guesses are measured by python -m ninfer.bench.speculation")
         if name in OPTIONS and name not in ENGINE_OPTIONS:
             raise OptionError(f"{name} is an option of ninfer-serve that does not concern the engine")
 

@@ -65,7 +65,8 @@ def test_options_of_the_server_keep_their_meaning() -> None:
         (["--max-context", "100"], "leaves no room"),
         (["--lanes", "4", "--max-concurrency=2"], "leaves no room"),
         (["--max-context", "x"], "must be an integer"),
-        (["--spec", "mtp"], "not built into this version"),
+        (["--spec", "mtp"], "measured by python -m ninfer.bench.speculation"),
+        (["--vision"], "not built into this version"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
