@@ -307,9 +307,7 @@ class PrefixTree:
                 node = parent
 
     def _place(self, images: list[Image]) -> int | None:
-        """A place in host memory, if need be that of the parked block used longest ago."""
-        if self._free_places:
-            return heapq.heappop(self._free_places)
+        """A place in host memory where none is free: that of the parked block used longest ago."""
         while self._parked_heap:
             used, _, _, node = heapq.heappop(self._parked_heap)
             if node.used != used:
@@ -336,13 +334,13 @@ class PrefixTree:
         return node.place is not None and not node.children and node.users == 0
 
     def _release_place(self, node: Node) -> None:
-        if node.place is not None:
-            del self._parked[node.place]
-            if node.place in self._held:
-                self._left.add(node.place)
-            else:
-                heapq.heappush(self._free_places, node.place)
-            node.place = None
+        assert node.place is not None
+        del self._parked[node.place]
+        if node.place in self._held:
+            self._left.add(node.place)
+        else:
+            heapq.heappush(self._free_places, node.place)
+        node.place = None
 
     def _forget(self, node: Node, images: list[Image], *, offers: bool = True) -> None:
         """Cut the end of a path off; `offers` the place of the block before it."""

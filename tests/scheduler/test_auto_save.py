@@ -182,6 +182,18 @@ def test_a_session_that_cannot_be_read_makes_way_all_the_same() -> None:
     assert kept(server).auto_save_failures == 1
 
 
+def test_a_restore_goes_over_a_session_that_cannot_be_read() -> None:
+    server, _history = bound()
+    session = server.machine.holdings.sessions[0]
+    assert session is not None
+    session.resident = None
+    for image in server.machine.holdings.images.stored:
+        server.machine.holdings.images.drop(image)
+    out = asked(server, 0, "restore", "b.bin", text(128, 5))
+    assert [type(command) for command in out] == [cmd.Forget, cmd.WriteSession]
+    assert kept(server).auto_save_failures == 1
+
+
 def test_a_fault_while_a_session_is_read_loses_it_and_holds_nobody_up() -> None:
     server, _history = bound(lanes=2)
     running = server.ask(text(100, 4), limit=3)
