@@ -41,6 +41,7 @@ from ninfer.step import (
     PAGE_TOKENS,
     DecodeResult,
     DecodeRound,
+    DecodeRow,
     Drawn,
     LaneSetup,
     PageMapping,
@@ -275,15 +276,9 @@ class DeviceEngine(KeepsStates):
         told = []
         for row in plan.rows:
             lane = self._lanes[row.lane]
-            lane.check_row(row)
-            self._map(row.lane, row.mapping, row.position + 1)
             drawn_by = uniform(lane.running.sampling.seed, row.position, Purpose.DECODE)
-            told.append(_Row(row.lane, row.position, lane.state_block, drawn_by))
-            self._allow(row.lane, row.mask)
-            block = row.position // PAGE_TOKENS
-            if block > lane.state_block:
-                self._cache.carried.keep_entry(row.lane)  # the round folds the block before
-            lane.frontier, lane.state_block = row.position + 1, block
+            told.append(self._enter(row, 0, drawn_by))
+            lane.frontier = row.position + 1
         self._tell(slot, told)
         self._replay(len(lanes))
         self._logit_rows = list(range(len(lanes)))
@@ -302,20 +297,12 @@ class DeviceEngine(KeepsStates):
         self._transfers.carry_out(plan.before, self._lanes)
         told, wishes = [], []
         for row in plan.rows:
-            lane = self._lanes[row.lane]
-            lane.check_row(row)
-            self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
-            seed = lane.running.sampling.seed
+            seed = self._lanes[row.lane].running.sampling.seed
             has_guesses = row.copied is not None or self._weights.drafter is not None
             live = min(row.drafts if row.copied is None else len(row.copied), drafting.widest) if has_guesses else 0
             uniforms = tuple(uniform(seed, row.position + at, Purpose.DECODE) for at in range(1 + live))
-            told.append(_Row(row.lane, row.position, lane.state_block))
+            told.append(self._enter(row, live))
             wishes.append(LaneDrafts(row.lane, row.position, self._unseen[row.lane], live, row.copied, uniforms))
-            self._allow(row.lane, row.mask, *row.masks[:live])
-            block = row.position // PAGE_TOKENS
-            if block > lane.state_block:
-                self._cache.carried.keep_entry(row.lane)  # the round folds the block before
-            lane.state_block = block
         drafts = max(wish.live for wish in wishes)
         slot.drafts.fill(wishes, drafts, 1 + drafting.widest)
         drafting.shared.inputs.storage.copy_(slot.drafts.storage, non_blocking=True)
@@ -336,6 +323,19 @@ class DeviceEngine(KeepsStates):
             return DecodeResult(drawn, seconds)
 
         return DeviceStep(marks, read)
+
+    def _enter(self, row: DecodeRow, live: int, drawn_by: float = 0.0) -> _Row:
+        """Map, mask and fold for a row of a round with `live` guesses; what the device has to know of it."""
+        lane = self._lanes[row.lane]
+        lane.check_row(row)
+        self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
+        self._allow(row.lane, row.mask, *row.masks[:live])
+        told = _Row(row.lane, row.position, lane.state_block, drawn_by)
+        block = row.position // PAGE_TOKENS
+        if block > lane.state_block:
+            self._cache.carried.keep_entry(row.lane)  # the round folds the block before
+        lane.state_block = block
+        return told
 
     def _replay(self, rows: int, drafts: int = 0) -> None:
         graph = self._graphs.get((rows, drafts))
