@@ -125,7 +125,8 @@ class Ticket:
         self.deadline = deadline
         self._mailbox = mailbox
         send, receive = anyio.create_memory_object_stream[Reply](math.inf)
-        self.sender: ReplySender = send
+        self._noticed = NoticedSender(send)
+        self.sender: ReplySender = self._noticed
         self.replies: MemoryObjectReceiveStream[Reply] = receive
         self._released = False
         # Set when the request has ended before it was submitted: then that is the answer to the submission.
@@ -133,9 +134,9 @@ class Ticket:
         # Whoever prepares the request works in here, to be told of such an end at once.
         self.preparation = anyio.CancelScope(deadline=deadline)
 
-    def notice(self, news: Callable[[], None]) -> None:
-        """Call this at every reply and at their end; before the request is submitted."""
-        self.sender = NoticedSender(self.sender, news)
+    def notice(self, news: Callable[[], None] | None) -> None:
+        """Call this at every reply and at their end from now on; None: nothing."""
+        self._noticed.news = news
 
     def end_early(self, end: Failed) -> None:
         """The request has ended before it got a lane."""

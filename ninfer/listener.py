@@ -12,6 +12,7 @@ from ninfer.api.edge import SLOW_PEER_S
 from ninfer.config import HttpSettings
 from ninfer.errors import StartupError
 from ninfer.http2 import mend_http2
+from ninfer.short_way import shorten_ways
 
 # Idle connections are cheap and agents come back to them; a request on one has no time limit of the server's.
 KEEP_ALIVE_S = 120.0
@@ -54,6 +55,7 @@ def server_config(settings: HttpSettings) -> Config:
     HTTP/1.1 and HTTP/2 by ALPN over TLS, by prior knowledge without; StartupError for unusable TLS files.
     """
     mend_http2()
+    shorten_ways()
     config = Config()
     config.alpn_protocols = ["h2", "http/1.1"]
     config.accesslog = None

@@ -89,7 +89,8 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     ),
     "ninfer.console": (STDLIB_ROW, frozenset({"structlog"})),
     "ninfer.http2": ((), frozenset({"h2", "hypercorn"})),
-    "ninfer.listener": ((*STDLIB_ROW, "ninfer.api", "ninfer.http2"), frozenset({"hypercorn"})),
+    "ninfer.short_way": ((*STDLIB_ROW, "ninfer.api.edge", "ninfer.http2"), frozenset({"h2", "h11", "hypercorn"})),
+    "ninfer.listener": ((*STDLIB_ROW, "ninfer.api", "ninfer.http2", "ninfer.short_way"), frozenset({"hypercorn"})),
     "ninfer.keys": (STDLIB_ROW, frozenset()),
     "ninfer.served": (("ninfer",), frozenset({"torch"})),
     "ninfer.server": (("ninfer",), frozenset({"anyio", "hypercorn", "quart", "structlog"})),
@@ -105,7 +106,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
 }
 
 # Where waiting is allowed at all.
-MAY_AWAIT = ("ninfer.actors", "ninfer.api", "ninfer.http2", "ninfer.server", "ninfer.bench")
+MAY_AWAIT = ("ninfer.actors", "ninfer.api", "ninfer.http2", "ninfer.short_way", "ninfer.server", "ninfer.bench")
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -22,19 +22,24 @@ class Sender(Protocol[S]):
 
 
 class NoticedSender(Generic[R]):
-    """Tells of each reply and of the end, for somebody who listens to several streams at once."""
+    """Tells of each reply and of the end, once they are there.
 
-    def __init__(self, sender: Sender[R], news: Callable[[], None]) -> None:
+    news   whom to tell; may be set at any time, and None for nobody
+    """
+
+    def __init__(self, sender: Sender[R]) -> None:
+        self.news: Callable[[], None] | None = None
         self._sender = sender
-        self._news = news
 
     def send_nowait(self, item: R, /) -> None:
         self._sender.send_nowait(item)
-        self._news()
+        if self.news is not None:
+            self.news()
 
     def close(self) -> None:
         self._sender.close()
-        self._news()
+        if self.news is not None:
+            self.news()
 
 
 def send_reply(replies: Sender[R], reply: R) -> None:

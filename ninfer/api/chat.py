@@ -38,7 +38,7 @@ async def chat_completion(service: Service, body: bytes, exchange: Exchange) -> 
     tokenizer = service.model.tokenizer
     if request.stream:
         stream = _ChatStream(request, choices, envelope, tokenizer)
-        return event_stream(choices, stream, service.keep_alive_comment_s)
+        return event_stream(choices, stream, exchange, service.keep_alive_comment_s)
     found = await gather_choices(choices)
     several = len(found) > 1
     bodies = [

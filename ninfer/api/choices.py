@@ -26,10 +26,6 @@ class Choices:
     def __init__(self, sessions: Sequence[Session]) -> None:
         self.sessions = tuple(sessions)
         self._turn = 0
-        self._news = anyio.Event()
-        if len(self.sessions) > 1:
-            for session in self.sessions:
-                session.notice(self._notice)
 
     @property
     def received_at(self) -> float:
@@ -39,7 +35,14 @@ class Choices:
     @property
     def is_over(self) -> bool:
         """Whether all have ended."""
+        if len(self.sessions) == 1:
+            return self.sessions[0].is_over
         return all(session.is_over for session in self.sessions)
+
+    def notice(self, news: Callable[[], None] | None) -> None:
+        """Call this at every reply and at their ends from now on; None: nothing."""
+        for session in self.sessions:
+            session.notice(news)
 
     async def prepare(self, work: Callable[[], Prepared]) -> None:
         """Prepare and queue all of them; raises what the first one that cannot be raises."""
@@ -72,11 +75,20 @@ class Choices:
         """
         if len(self.sessions) == 1:
             return 0, await self.sessions[0].next_reply()
+        while True:
+            news = anyio.Event()
+            self.notice(news.set)
+            if (found := self.reply_at_hand()) is not None:
+                return found
+            await news.wait()
+
+    def reply_at_hand(self) -> tuple[int, Reply] | None:
+        """The same if there is one already, in turns; else None."""
+        if len(self.sessions) == 1:
+            reply = self.sessions[0].reply_at_hand()
+            return None if reply is None else (0, reply)
         try:
-            while (found := self._at_hand()) is None:
-                self._news = anyio.Event()
-                await self._news.wait()
-            return found
+            return self._next_in_turn()
         except NinferError:
             self.fail(_ANOTHER_FAILED)
             raise
@@ -86,8 +98,7 @@ class Choices:
         for session in self.sessions:
             session.fail(message)
 
-    def _at_hand(self) -> tuple[int, Reply] | None:
-        """The next reply that is there, in turns."""
+    def _next_in_turn(self) -> tuple[int, Reply] | None:
         count = len(self.sessions)
         for step in range(count):
             number = (self._turn + step) % count
@@ -96,9 +107,6 @@ class Choices:
                 self._turn = (number + 1) % count
                 return number, reply
         return None
-
-    def _notice(self) -> None:
-        self._news.set()
 
 
 def joined(ends: Sequence[Finished]) -> Finished:

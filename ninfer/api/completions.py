@@ -60,7 +60,7 @@ async def completion(service: Service, body: bytes, exchange: Exchange) -> Respo
         progress = service.generation.prefill_progress
         told = [_logprobs_of(request, service) for _ in sessions]
         writer = _Stream(choices, envelope, request.include_usage, progress, told)
-        return event_stream(choices, writer, service.keep_alive_comment_s)
+        return event_stream(choices, writer, exchange, service.keep_alive_comment_s)
     found = await gather_choices(choices)
     bodies = []
     for index, (whole, finished) in enumerate(found):

@@ -27,7 +27,10 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+WriteNow = Callable[[bytes], bool]
 
+# Where the state of a scope has the server's short way for a piece of the answer's body (:mod:`ninfer.short_way`).
+WRITE_NOW = "ninfer.write_now"
 # A peer that takes no byte for so long while output waits counts as gone (serving spec, 2.6).
 SLOW_PEER_S = 60.0
 # How long an answer that was ready before its request was read waits for the rest of the request. Closing sooner would
@@ -61,8 +64,16 @@ class PeerStalled(Exception):
 class Exchange:
     """One request and its answer; `request_id` is what the client sees as ``x-request-id``."""
 
-    def __init__(self, request_id: str, receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        receive: Receive,
+        send: Send,
+        headers: list[tuple[bytes, bytes]],
+        write_now: WriteNow | None = None,
+    ) -> None:
         self.request_id = request_id
+        self._write_now = write_now
         self._receive = receive
         self._send = send
         self._headers = headers
@@ -97,6 +108,13 @@ class Exchange:
             await self._send(message)
         if scope.cancelled_caught:
             raise PeerStalled
+
+    def write_now(self, data: bytes) -> bool:
+        """Give the peer a piece of the answer's body without waiting; False if it has to be sent instead.
+
+        Only while nothing of the answer is on its way through :meth:`send`.
+        """
+        return self._write_now is not None and self._write_now(data)
 
     async def respond(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         """A whole answer without the framework; what is left of the request is read and dropped."""
@@ -140,7 +158,8 @@ class Edge:
             return
         family = family_of(scope["path"])
         request_id = self._next_id()
-        exchange = Exchange(request_id, receive, send, self._headers(request_id, family))
+        write_now = scope.get("state", {}).get(WRITE_NOW)
+        exchange = Exchange(request_id, receive, send, self._headers(request_id, family), write_now)
         scope[_EXCHANGE] = exchange
         try:
             await self._handle(scope, exchange, family)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import structlog
 from quart import Response
 
+from ninfer.actors.messages import Reply
 from ninfer.api.edge import Exchange
 from ninfer.api.messages_request import parse_count, parse_messages
 from ninfer.api.messages_response import MessageStream, whole_message
 from ninfer.api.service import Service
-from ninfer.api.streams import event_stream, gather, json_response
+from ninfer.api.streams import Source, event_stream, gather, json_response
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +25,8 @@ async def create_message(service: Service, body: bytes, exchange: Exchange) -> R
         stream = MessageStream(
             request.model, session.prompt_tokens, exchange.request_id, shows_life=request.return_progress
         )
-        return event_stream(session, stream, service.keep_alive_comment_s)
+        source: Source[Reply] = session
+        return event_stream(source, stream, exchange, service.keep_alive_comment_s)
     whole, finished = await gather(session)
     return json_response(whole_message(request.model, whole.deltas, finished))
 

@@ -17,7 +17,7 @@ from ninfer.api.responses_output import OutputItems
 from ninfer.api.responses_request import ResponsesRequest, parse_input_tokens, parse_responses
 from ninfer.api.responses_store import Record, ResponseStore
 from ninfer.api.service import Service
-from ninfer.api.streams import event_stream, gather, json_response, pieces
+from ninfer.api.streams import Source, event_stream, gather, json_response, pieces
 from ninfer.api.thinking import Thinking
 from ninfer.step import TokenLogprobs
 from ninfer.text.output import ContentDelta
@@ -36,7 +36,8 @@ async def create_response(service: Service, store: ResponseStore, body: bytes, e
     )
     answer = _Answer(frame, store, thinking, service)
     if request.stream:
-        return event_stream(session, _ResponseStream(frame, answer), service.keep_alive_comment_s)
+        source: Source[Reply] = session
+        return event_stream(source, _ResponseStream(frame, answer), exchange, service.keep_alive_comment_s)
     whole, finished = await gather(session)
     told: Sequence[TokenLogprobs] = whole.logprobs
     for delta in whole.deltas:

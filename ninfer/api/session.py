@@ -80,8 +80,8 @@ class Session:
         """Whether it has ended."""
         return self._stage is _Stage.ENDED
 
-    def notice(self, news: Callable[[], None]) -> None:
-        """Call this at every reply and at their end; before the preparation."""
+    def notice(self, news: Callable[[], None] | None) -> None:
+        """Call this at every reply and at their end from now on; None: nothing."""
         self._ticket.notice(news)
 
     async def prepare(self, work: Callable[[], Prepared]) -> None:

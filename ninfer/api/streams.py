@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 import orjson
@@ -13,11 +13,15 @@ from quart import Response
 
 from ninfer.actors.messages import Finished, TextDelta
 from ninfer.api.choices import Choices
+from ninfer.api.edge import Exchange
 from ninfer.api.envelopes import Fault, fault_of
 from ninfer.api.session import Session
 from ninfer.errors import NinferError
 from ninfer.step import TokenLogprobs
 from ninfer.text.output import ContentDelta, Delta
+
+# Frames that wait for a slow reader are joined to pieces of about this size.
+PIECE_BYTES = 64 * 1024
 
 log = structlog.get_logger(__name__)
 
@@ -34,8 +38,11 @@ class Source(Protocol[P]):
     def is_over(self) -> bool:
         """Whether there are no more."""
 
-    async def next_reply(self) -> P:
-        """The next one; raises the error that the answer ended with."""
+    def notice(self, news: Callable[[], None] | None) -> None:
+        """Call this when there are more; None: nothing."""
+
+    def reply_at_hand(self) -> P | None:
+        """The next one if there is one; raises the error that the answer ended with."""
 
     def fail(self, message: str) -> None:
         """The answer broke off on our side."""
@@ -109,32 +116,94 @@ def json_response(body: Mapping[str, object]) -> Response:
     return response
 
 
-def event_stream(source: Source[T], writer: StreamWriter[T], keep_alive_s: float) -> Response:
+def event_stream(source: Source[T], writer: StreamWriter[T], exchange: Exchange, keep_alive_s: float) -> Response:
     """A streamed answer; `keep_alive_s` of silence are broken by the protocol's sign of life."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    response = Response(_frames(source, writer, keep_alive_s), content_type="text/event-stream", headers=headers)
+    pieces = _Stream(source, writer, exchange).pieces(keep_alive_s)
+    response = Response(pieces, content_type="text/event-stream", headers=headers)
     response.timeout = None  # a stream lives as long as its generation, and has deadlines of its own
     return response
 
 
-async def _frames(source: Source[T], writer: StreamWriter[T], keep_alive_s: float) -> AsyncIterator[bytes]:
-    opening = writer.opening()
-    if opening:
-        yield opening
-    sent_at = anyio.current_time()
-    try:
-        while not source.is_over:
-            reply: T | None = None
-            with anyio.CancelScope(deadline=sent_at + keep_alive_s):
-                reply = await source.next_reply()
-            frames = writer.keep_alive if reply is None else writer.frames_of(reply)
-            if frames:
-                yield frames
-                sent_at = anyio.current_time()
-    except NinferError as error:
-        yield writer.failure(fault_of(error))
-    except Exception as error:
-        log.exception("a stream failed")
-        fault = fault_of(error)
-        source.fail(fault.message)
-        yield writer.failure(fault)
+class _Stream(Generic[T]):
+    """The frames of one streamed answer on their way out.
+
+    While the peer keeps up, a reply is written when it is left, by whoever leaves it, and nobody wakes up for it. What
+    cannot be written at once, and the end, is left to the task that answers the request.
+    """
+
+    def __init__(self, source: Source[T], writer: StreamWriter[T], exchange: Exchange) -> None:
+        self._source = source
+        self._writer = writer
+        self._exchange = exchange
+        self._waits: anyio.Event | None = None  # of the task, while it waits for something to do
+        self._over = False
+        self._ready = b""
+        self._sent_at = 0.0
+
+    async def pieces(self, keep_alive_s: float) -> AsyncIterator[bytes]:
+        """What the framework is to send; the rest is written behind its back while this waits."""
+        opening = self._writer.opening()
+        if opening:
+            yield opening
+        self._sent_at = anyio.current_time()
+        self._over = self._source.is_over
+        self._source.notice(self._news)
+        try:
+            while True:
+                frames = self._frames()
+                if frames:
+                    yield frames
+                    self._sent_at = anyio.current_time()
+                elif self._over:
+                    return
+                elif not await self._wait(keep_alive_s):
+                    yield self._writer.keep_alive
+                    self._sent_at = anyio.current_time()
+        finally:
+            self._source.notice(None)
+
+    async def _wait(self, keep_alive_s: float) -> bool:
+        """Until there is something for the task to do; False if nothing was sent for too long before that."""
+        self._waits = waits = anyio.Event()
+        try:
+            while (deadline := self._sent_at + keep_alive_s) > anyio.current_time():
+                with anyio.CancelScope(deadline=deadline):
+                    await waits.wait()
+                    return True
+            return False
+        finally:
+            self._waits = None
+
+    def _news(self) -> None:
+        """There is a reply. The task is told if it has to do something about it."""
+        if self._waits is None:
+            return  # it is busy, and looks again when it is done
+        self._ready = self._frames()
+        if self._ready and not self._over and self._exchange.write_now(self._ready):
+            if len(self._ready) >= PIECE_BYTES:
+                self._waits.set()  # there may be more
+            self._ready = b""
+            self._sent_at = anyio.current_time()
+        elif self._ready or self._over:
+            self._waits.set()
+
+    def _frames(self) -> bytes:
+        """The frames of the replies at hand, up to the size of a piece; the end of them is noted."""
+        frames, self._ready = [self._ready], b""
+        size = len(frames[0])
+        try:
+            while size < PIECE_BYTES and not self._over and (reply := self._source.reply_at_hand()) is not None:
+                frames.append(self._writer.frames_of(reply))
+                size += len(frames[-1])
+                self._over = self._source.is_over
+        except NinferError as error:
+            self._over = True
+            frames.append(self._writer.failure(fault_of(error)))
+        except Exception as error:
+            log.exception("a stream failed")
+            self._over = True
+            fault = fault_of(error)
+            self._source.fail(fault.message)
+            frames.append(self._writer.failure(fault))
+        return b"".join(frames)

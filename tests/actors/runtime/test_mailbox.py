@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from ninfer.actors.runtime.clock import LoopClock
-from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.actors.runtime.mailbox import IN_ONE_GO, Mailbox
 from ninfer.actors.runtime.question import Question
 from ninfer.actors.runtime.replies import send_last, send_reply
 from ninfer.errors import ActorStopped
@@ -82,3 +82,46 @@ async def test_the_clock_is_the_loop_s() -> None:
     now = clock.now()
     await clock.wait_until(now + 0.001)
     assert clock.now() >= now + 0.001
+
+
+async def test_many_messages_leave_others_their_turn() -> None:
+    mailbox: Mailbox[int] = Mailbox("numbers", math.inf)
+    for number in range(3 * IN_ONE_GO):
+        mailbox.put_nowait(number)
+    mailbox.close()
+    turns: list[int] = []
+
+    async def other() -> None:
+        for _ in range(3):
+            turns.append(-1)
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        async for message in mailbox.messages():
+            turns.append(message)
+    mailbox.drain()
+    assert turns[:IN_ONE_GO] == list(range(IN_ONE_GO)), "they are taken in one go"
+    assert len(turns) == 3 * IN_ONE_GO + 3
+
+
+async def test_a_reader_that_waits_hears_of_each_message_and_of_the_end() -> None:
+    mailbox: Mailbox[int] = Mailbox("one", 1)
+    seen: list[int] = []
+
+    async def read() -> None:
+        seen.extend([message async for message in mailbox.messages()])
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await anyio.wait_all_tasks_blocked()
+        mailbox.put_nowait(1)
+        with pytest.raises(anyio.WouldBlock):
+            mailbox.put_nowait(2)  # the reader has not come to it yet
+        await mailbox.put(2)
+        await anyio.wait_all_tasks_blocked()
+        await mailbox.put(3)
+        await anyio.wait_all_tasks_blocked()
+        mailbox.close()
+    mailbox.drain()
+    assert seen == [1, 2, 3]
