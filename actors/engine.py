@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, overload
 
-from ninfer.step import DecodeResult, DecodeRound, PrefillChunk, PrefillResult, Transfer
+from ninfer.step import DecodeResult, DecodeRound, NextPart, PrefillChunk, PrefillResult, Transfer
 
 R = TypeVar("R", covariant=True)
 
@@ -25,12 +25,16 @@ class EngineLike(Protocol):
     """Carries out plans on the device. Its methods are called from the device thread only.
 
     folds_late    when a block that a round has filled becomes a state: see :func:`ninfer.step.standing_block`
+    chunk_parts   into how many parts a chunk can be cut, ascending from 1
     image_bytes   size of one state image: convolution columns of all layers, then states of all layers
     page_bytes    size of one page: its planes behind each other
     """
 
     @property
     def folds_late(self) -> bool: ...
+
+    @property
+    def chunk_parts(self) -> tuple[int, ...]: ...
 
     @property
     def image_bytes(self) -> int: ...
@@ -44,10 +48,10 @@ class EngineLike(Protocol):
         ...
 
     @overload
-    def launch(self, plan: PrefillChunk) -> Pending[PrefillResult]: ...
+    def launch(self, plan: PrefillChunk | NextPart) -> Pending[PrefillResult]: ...
     @overload
     def launch(self, plan: DecodeRound) -> Pending[DecodeResult]: ...
-    def launch(self, plan: PrefillChunk | DecodeRound) -> Pending[PrefillResult] | Pending[DecodeResult]:
+    def launch(self, plan: PrefillChunk | NextPart | DecodeRound) -> Pending[PrefillResult] | Pending[DecodeResult]:
         """Queue one step behind those given before, and return; raises what is wrong with the plan.
 
         The step sees all effects of those before it, whether they have been waited for or not: a row of a round follows

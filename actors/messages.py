@@ -184,6 +184,15 @@ class ReadChunk:
     after: tuple[Transfer, ...] = ()
     first: bool = True
     mask: bytes | None = field(default=None, repr=False)
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """To the prefill actor: run the next part of the chunk before; `last` if none follows."""
+
+    step: int
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)

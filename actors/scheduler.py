@@ -21,6 +21,7 @@ from ninfer.actors.messages import (
     Finished,
     GenerationRequest,
     ReadChunk,
+    ReadPart,
     RequestTimeline,
     Usage,
 )
@@ -264,8 +265,12 @@ class SchedulerActor:
                 command.after,
                 command.first,
                 self._masks.mask(command.request_id) if command.sample else None,
+                command.parts,
             )
         )
+
+    def _continue_chunk(self, command: cmd.ContinueChunk, _now: float) -> None:
+        self._prefill.mailbox.put_nowait(ReadPart(command.step, command.last))
 
     def _start_round(self, command: cmd.StartRound, _now: float) -> None:
         rows = tuple(self._row(row) for row in command.rows)
@@ -337,6 +342,7 @@ PERFORM: dict[type[Any], Callable[[SchedulerActor, Any, float], None]] = {
     cmd.Finish: SchedulerActor._finish,
     cmd.Fail: SchedulerActor._fail,
     cmd.StartChunk: SchedulerActor._start_chunk,
+    cmd.ContinueChunk: SchedulerActor._continue_chunk,
     cmd.StartRound: SchedulerActor._start_round,
     cmd.RefuseSlot: SchedulerActor._refuse_slot,
     cmd.Forget: SchedulerActor._forget,

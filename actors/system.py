@@ -262,7 +262,14 @@ class System:
             return
         self._engine = self._prefill.engine = self._decode.engine = self.slots.engine = self._disk.engine = engine
         self._tell(
-            ev.ModelLoaded(check.required_bytes, check.available_bytes, check.pages, check.message, engine.folds_late)
+            ev.ModelLoaded(
+                check.required_bytes,
+                check.available_bytes,
+                check.pages,
+                check.message,
+                engine.folds_late,
+                engine.chunk_parts,
+            )
         )
         await self._disk.find()
 

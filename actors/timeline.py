@@ -58,7 +58,7 @@ class Timelines:
         self._live: dict[int, _Record] = {}
         self._gone: dict[int, _Record] = {}
         self._numbers: dict[str, int] = {}
-        self._chunks: dict[int, cmd.StartChunk] = {}  # in flight
+        self._chunks: dict[int, cmd.StartChunk] = {}  # under way, by the newest step of each
 
     def saw(self, now: float, event: ev.Event, commands: Iterable[cmd.Command]) -> None:
         """Note one decision of the scheduler."""
@@ -101,9 +101,9 @@ class Timelines:
             record.ended, record.error_code = now, "request_rejected"
 
     def _chunk_landed(self, now: float, event: ev.ChunkLanded) -> None:
-        chunk = self._chunks.pop(event.step)
-        record = self._live.get(chunk.request_id)
-        if record is None or record.ended is not None:
+        chunk = self._chunks.pop(event.step, None)
+        record = self._live.get(chunk.request_id) if chunk is not None else None
+        if chunk is None or record is None or record.ended is not None:
             return
         record.read_tokens = chunk.end
         record.chunks += 1
@@ -122,8 +122,8 @@ class Timelines:
                 record.drafted_tokens += row.drafted
                 record.accepted_tokens += row.accepted
 
-    def _step_failed(self, _now: float, event: ev.StepFailed) -> None:
-        self._chunks.pop(event.step, None)
+    def _step_failed(self, _now: float, _event: ev.StepFailed) -> None:
+        self._chunks.clear()  # nothing that was launched counts
 
     # --- commands --------------------------------------------------------------------------------------------------
 
@@ -141,6 +141,9 @@ class Timelines:
 
     def _start_chunk(self, _now: float, command: cmd.StartChunk) -> None:
         self._chunks[command.step] = command
+
+    def _continue_chunk(self, _now: float, command: cmd.ContinueChunk) -> None:
+        self._chunks[command.step] = self._chunks.pop(command.behind)
 
     def _finish(self, now: float, command: cmd.Finish) -> None:
         record = self._live[command.request_id]
@@ -221,6 +224,7 @@ _EVENTS: dict[type[Any], Callable[[Timelines, float, Any], None]] = {
 _COMMANDS: dict[type[Any], Callable[[Timelines, float, Any], None]] = {
     cmd.Admit: Timelines._admit,
     cmd.StartChunk: Timelines._start_chunk,
+    cmd.ContinueChunk: Timelines._continue_chunk,
     cmd.Finish: Timelines._finish,
     cmd.Fail: Timelines._fail,
 }

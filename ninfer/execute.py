@@ -29,9 +29,10 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.records import BadRecord, EngineRecord, build
 from ninfer.served import ArtifactBuilder, open_served
-from ninfer.step import PAGE_TOKENS, DecodeResult, DecodeRound, DecodeRow, Drawn, LaneSetup, PrefillChunk
+from ninfer.step import PAGE_TOKENS, DecodeResult, DecodeRound, DecodeRow, Drawn, LaneSetup, NextPart, PrefillChunk
 from ninfer.types import Sampling
 
+_Started = cmd.StartChunk | cmd.ContinueChunk | cmd.StartRound
 NO_MASK: tuple[None, tuple[bytes, ...]] = (None, ())
 NO_CONTENT = "it has no token ids (write it with ninfer-serve --event-log FILE --log-content)"
 
@@ -104,7 +105,7 @@ class Executor(Onlooker):
         self._logged: defaultdict[int, deque[int]] = defaultdict(deque)
         self._drawn: defaultdict[int, int] = defaultdict(int)
         # A round with guesses waits for its tokens.
-        self._flight: deque[tuple[cmd.StartChunk | cmd.StartRound, Pending[Any] | None]] = deque()
+        self._flight: deque[tuple[_Started, Pending[Any] | None]] = deque()
         self._void = False  # between a fault and the reset
 
     @property
@@ -145,6 +146,8 @@ class Executor(Onlooker):
             case ev.ModelLoaded():
                 assert self.logged is not None, "the first line has been read"
                 self.loaded = self._model.load(self.logged, event.pages)
+            case ev.PartLanded():
+                self._land_part(number)
             case ev.ChunkLanded():
                 self._land_chunk(number, event)
             case ev.RoundLanded():
@@ -170,6 +173,9 @@ class Executor(Onlooker):
         match command:
             case cmd.StartChunk():
                 self._flight.append((command, self._engine.launch(self._chunk(number, command))))
+                self.steps += 1
+            case cmd.ContinueChunk():
+                self._flight.append((command, self._engine.launch(NextPart(command.lane))))
                 self.steps += 1
             case cmd.StartRound():
                 guessing = any(row.drafts or row.copies for row in command.rows)
@@ -212,6 +218,7 @@ class Executor(Onlooker):
             before=command.before,
             after=command.after,
             mask=self._masks.get(command.request_id, NO_MASK)[0] if command.sample else None,
+            parts=command.parts,
         )
 
     def _finish_flight(self, number: int) -> None:
@@ -221,9 +228,14 @@ class Executor(Onlooker):
             done = _Result(_outcome(number, pending)) if pending is not None else None
             self._flight.append((command, done))
 
+    def _land_part(self, number: int) -> None:
+        _command, pending = self._flight.popleft()
+        assert pending is not None, "only rounds wait"
+        _outcome(number, pending)
+
     def _land_chunk(self, number: int, event: ev.ChunkLanded) -> None:
         command, pending = self._flight.popleft()
-        assert isinstance(command, cmd.StartChunk), "the machine has checked that"
+        assert not isinstance(command, cmd.StartRound), "the machine has checked that"
         assert pending is not None, "only rounds wait"
         drawn: Drawn | None = _outcome(number, pending).drawn
         if drawn is not None:

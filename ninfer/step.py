@@ -100,6 +100,9 @@ class PrefillChunk:
                block: its own, from the request before, or one that `before` restores
     mapping    pages this chunk needs beyond those already mapped; with `setup` those of all positions from 0 on
     sample     True on the chunk that ends the prompt, unless nothing is to be generated: draw the first token
+    parts      steps that carry it out: this one runs the first of so many equal parts of the layers, and each
+               :class:`NextPart` the next, with rounds of other lanes between them as one likes. No other chunk is
+               launched meanwhile; it draws, and has the transfers of `after`, with the last part
     mask       ids that may be drawn, see :class:`DecodeRow`; only where a token is drawn
     before     transfers in front of the chunk, in order
     after      transfers behind it and behind the drawing, in order; the result does not wait for them
@@ -114,6 +117,14 @@ class PrefillChunk:
     before: tuple[Transfer, ...] = ()
     after: tuple[Transfer, ...] = ()
     mask: bytes | None = field(default=None, repr=False)
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NextPart:
+    """Run the next part of the chunk that is under way in this lane."""
+
+    lane: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +197,9 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class PrefillResult:
-    """`drawn` is None unless the chunk was asked to sample. `device_s` is the time the device spent on the chunk."""
+    """Of a chunk, or of one of its parts. `drawn` is None unless the chunk was asked to sample and this was its last
+    part. `device_s` is the time that the device spent on it.
+    """
 
     drawn: Drawn | None
     device_s: float

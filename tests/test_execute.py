@@ -24,6 +24,7 @@ from ninfer.constraints.constraint import Constraint, RegexAnswer
 from ninfer.constraints.enforced import enforce
 from ninfer.constraints.matcher import Reading
 from ninfer.embedded import ARTIFACT
+from ninfer.execute import Executor, Loaded, Model
 from ninfer.ledger import PromptIdentity
 from ninfer.replay import Onlooker, main, replay
 from ninfer.scheduler import commands as cmd
@@ -35,7 +36,8 @@ from ninfer.server import open_event_log
 from ninfer.types import Marks, Sampling
 from tests.actors.test_guesses import embedded_requests
 from tests.actors.test_same_text import Builder
-from tests.support.system import GREEDY, TOKENIZER, collect
+from tests.support.engines import FakeEngine
+from tests.support.system import GREEDY, TOKENIZER, collect, echo, request_for, running
 
 pytestmark = pytest.mark.asyncio
 
@@ -82,18 +84,20 @@ async def serve(bound: BoundArtifact, log: EventLog) -> System:
     return system
 
 
+async def answer(system: System, request: GenerationRequest) -> None:
+    """Ask and read the answer to its end."""
+    ticket = await system.gateway.arrive()
+    await ticket.submit(replace(request, identity=PromptIdentity.of(ticket.names, request.prompt_ids)))
+    await collect(ticket.replies)
+    await ticket.release()
+
+
 async def ask_all(system: System, groups: Sequence[Sequence[GenerationRequest]]) -> None:
     """Start a system, ask it everything, a group at once, and stop it."""
     ready = anyio.Event()
 
     async def run() -> None:
         assert await system.run(lambda: None, ready.set) == 0, system.last_words
-
-    async def ask(request: GenerationRequest) -> None:
-        ticket = await system.gateway.arrive()
-        await ticket.submit(replace(request, identity=PromptIdentity.of(ticket.names, request.prompt_ids)))
-        await collect(ticket.replies)
-        await ticket.release()
 
     with anyio.fail_after(120):
         async with anyio.create_task_group() as tasks:
@@ -102,7 +106,7 @@ async def ask_all(system: System, groups: Sequence[Sequence[GenerationRequest]])
             for group in groups:
                 async with anyio.create_task_group() as asking:
                     for request in group:
-                        asking.start_soon(ask, request)
+                        asking.start_soon(answer, system, request)
             system.stop()
 
 
@@ -184,6 +188,33 @@ async def test_a_run_with_guesses_draws_its_tokens_again(tmp_path: Path, capsys:
     assert f"the log has {first} {others[0] + 1}" in capsys.readouterr().err
 
 
+class Standing(Model):
+    """Nothing is loaded: an engine stands ready."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self._engine = engine
+
+    def load(self, logged: EngineRecord, pages: int) -> Loaded:
+        return Loaded(self._engine, "nowhere")
+
+
+async def test_chunks_in_parts_are_run_again_in_parts() -> None:
+    # A bound that nothing keeps, so that every chunk beside a stream is cut.
+    settings = replace(SCHEDULER, prefix_reuse=False, max_inter_token_s=0.0005, images=0, host_pages=0)
+    file = io.BytesIO()
+    log = EventLog(file, content=True, engine=EngineRecord(ENGINE, "a", "t", "w"))
+    async with running(settings, engine=FakeEngine(echo), log=log) as state, anyio.create_task_group() as asking:
+        for prompt in ("a stream " * 20, "a prompt of many chunks " * 25):
+            asking.start_soon(answer, state.system, request_for(prompt))
+    lines = file.getvalue().splitlines(keepends=True)
+    parts = sum(b'"ContinueChunk"' in line for line in lines)
+    assert parts
+    executor = Executor(Standing(FakeEngine(echo)))
+    replay(lines, onlooker=executor)
+    assert executor.tokens == sum(len(orjson.loads(line)["token_ids"]) for line in lines if b'"Drawn"' in line)
+    assert executor.stopped_at is None
+
+
 async def test_the_log_of_a_server_names_its_engine(tmp_path: Path, tiny: Path) -> None:
     with Artifact.open(tiny) as artifact:
         for name, script in (("model.log", None), ("scripted.log", tmp_path / "script")):
@@ -230,7 +261,7 @@ async def test_another_sampling_law_draws_other_tokens(
         (lambda run: changed(run, where(run, type="Prompt"), sampling={}), "not content of this version"),
         (lambda run: changed(run, 0, engine=None), "there was no model behind it"),
         (lambda run: changed(run, 0, engine={}), "not one of this version"),
-        (lambda run: changed(run, 0, format_version=2), "event log format 2 is not 3"),
+        (lambda run: changed(run, 0, format_version=2), "event log format 2 is not 4"),
         (
             lambda run: changed(run, 0, engine={**orjson.loads(run[0])["engine"], "weights_id": "other"}),
             "written with another model",

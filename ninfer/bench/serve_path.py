@@ -97,7 +97,7 @@ def _between_rounds(event_log: Path, clients: int) -> tuple[list[float], list[fl
                 spans.append(record["t"] - before)
                 busy.append(record["device_s"])
             before = record["t"]
-        elif kind in ("ChunkLanded", "RoundLanded", "StepFailed"):
+        elif kind in ("PartLanded", "ChunkLanded", "RoundLanded", "StepFailed"):
             before = None
     return spans, busy
 

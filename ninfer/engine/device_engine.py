@@ -32,7 +32,7 @@ from ninfer.kernels.sampler.logprobs import ROWS_AT_ONCE, LogprobRows, logprob_r
 from ninfer.kernels.sampler.masks import mask_row
 from ninfer.kernels.sampler.op import Purpose, uniform
 from ninfer.model.arena import Arena
-from ninfer.model.chunks import Chunks
+from ninfer.model.chunks import Chunks, even_parts
 from ninfer.model.device_cache import DeviceCache, build_device_cache, fill_lane
 from ninfer.model.draft_rounds import INPUT_WORDS, DraftInputs, DraftRound, LaneDrafts
 from ninfer.model.low_bit_weights import StoredModel, TextMatrices, load_matrices, plan_weights
@@ -44,6 +44,7 @@ from ninfer.step import (
     DecodeRow,
     Drawn,
     LaneSetup,
+    NextPart,
     PageMapping,
     PrefillChunk,
     PrefillResult,
@@ -115,6 +116,7 @@ class DeviceEngine(KeepsStates):
         self._slots = [self._host_slot() for _ in range(_HOST_SLOTS)]
         self._next_slot = 0
         self._logit_rows = [0]
+        self._open: tuple[PrefillChunk, int] | None = None  # a chunk that has parts to come, and the next of them
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         cache.drawing.masks.fill_(_EVERYTHING)
 
@@ -176,6 +178,11 @@ class DeviceEngine(KeepsStates):
         """A block that rounds have filled becomes a state when the next begins."""
         return True
 
+    @property
+    def chunk_parts(self) -> tuple[int, ...]:
+        """Parts with the same kinds of layers in each, so that all take about the same time."""
+        return even_parts(self._layout.config)
+
     @torch.inference_mode()
     def reset(self) -> None:
         """Forget every lane, after a fault: each must start anew. Raises DeviceFault if the device is lost."""
@@ -187,46 +194,74 @@ class DeviceEngine(KeepsStates):
         except RuntimeError as error:
             raise DeviceFault(f"the device is lost: {error}") from error
         self._lanes = [Lane() for _ in self._lanes]
+        self._open = None
 
     @overload
-    def run(self, plan: PrefillChunk) -> PrefillResult: ...
+    def run(self, plan: PrefillChunk | NextPart) -> PrefillResult: ...
     @overload
     def run(self, plan: DecodeRound) -> DecodeResult: ...
-    def run(self, plan: PrefillChunk | DecodeRound) -> PrefillResult | DecodeResult:
+    def run(self, plan: PrefillChunk | NextPart | DecodeRound) -> PrefillResult | DecodeResult:
         """Launch one step and wait for it."""
         return self.launch(plan).wait()
 
     @overload
-    def launch(self, plan: PrefillChunk) -> DeviceStep[PrefillResult]: ...
+    def launch(self, plan: PrefillChunk | NextPart) -> DeviceStep[PrefillResult]: ...
     @overload
     def launch(self, plan: DecodeRound) -> DeviceStep[DecodeResult]: ...
     @torch.inference_mode()
-    def launch(self, plan: PrefillChunk | DecodeRound) -> DeviceStep[PrefillResult] | DeviceStep[DecodeResult]:
+    def launch(
+        self, plan: PrefillChunk | NextPart | DecodeRound
+    ) -> DeviceStep[PrefillResult] | DeviceStep[DecodeResult]:
         """Queue one step behind those before it. An assertion fails if the plan breaks a rule of ``ninfer.step``."""
-        return self._launch_chunk(plan) if isinstance(plan, PrefillChunk) else self._launch_round(plan)
+        match plan:
+            case PrefillChunk():
+                return self._launch_chunk(plan)
+            case NextPart():
+                return self._launch_part(plan)
+            case DecodeRound():
+                return self._launch_round(plan)
 
     # --- chunks --------------------------------------------------------------------------------------------------
 
     def _launch_chunk(self, chunk: PrefillChunk) -> DeviceStep[PrefillResult]:
         check_chunk(chunk)
+        assert self._open is None, "a chunk between the parts of another"
         tokens = len(chunk.token_ids)
         assert tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
         slot, marks = self._slot(), Marks(self._device)
-        told: dict[int, LogprobRows] = {}
         marks.begin()
         self._transfers.carry_out(chunk.before, self._lanes, chunk)
         if chunk.setup is not None:
             self._set_up(chunk.lane, chunk.setup, chunk.begin)
         lane = self._lanes[chunk.lane]
         lane.check_chunk(chunk)
-        end = chunk.begin + tokens
-        self._map(chunk.lane, chunk.mapping, end)
+        self._map(chunk.lane, chunk.mapping, chunk.begin + tokens)
         buffers = self._workspace.chunk
         slot.ids[:tokens] = torch.tensor(chunk.token_ids, dtype=torch.int32)
         slot.begin[0] = chunk.begin
         buffers.ids[:tokens].copy_(slot.ids[:tokens], non_blocking=True)
         buffers.begin.copy_(slot.begin, non_blocking=True)
-        self._chunks.read(chunk.lane, chunk.begin, tokens)
+        return self._run_part(chunk, 0, marks)
+
+    def _launch_part(self, plan: NextPart) -> DeviceStep[PrefillResult]:
+        assert self._open is not None, "no chunk has parts to come"
+        chunk, part = self._open
+        assert chunk.lane == plan.lane, f"lane {plan.lane}, the chunk is of lane {chunk.lane}"
+        marks = Marks(self._device)
+        marks.begin()
+        return self._run_part(chunk, part, marks)
+
+    def _run_part(self, chunk: PrefillChunk, part: int, marks: Marks) -> DeviceStep[PrefillResult]:
+        """A part of a chunk whose tokens lie in the buffers; the last makes an end of it."""
+        tokens, lane = len(chunk.token_ids), self._lanes[chunk.lane]
+        self._chunks.read(chunk.lane, chunk.begin, tokens, part, chunk.parts)
+        if part + 1 < chunk.parts:
+            self._open = chunk, part + 1
+            marks.end()
+            return DeviceStep(marks, lambda seconds: PrefillResult(None, seconds))
+        self._open = None
+        slot, end = self._slot(), chunk.begin + tokens
+        told: dict[int, LogprobRows] = {}
         if self._weights.drafter is not None:
             self._chunks.show_drafter(chunk.lane, chunk.begin, tokens, goes_on=chunk.setup is None)
         lane.advance(end)

@@ -33,6 +33,7 @@ from ninfer.step import (
     DecodeRound,
     Drawn,
     LaneSetup,
+    NextPart,
     PageMapping,
     PrefillChunk,
     PrefillResult,
@@ -134,6 +135,11 @@ class Engine(KeepsStates):
         """A block that a round has filled is a state at once."""
         return False
 
+    @property
+    def chunk_parts(self) -> tuple[int, ...]:
+        """A chunk is one step: cutting it would save nothing, since its cost is all in its tokens."""
+        return (1,)
+
     def reset(self) -> None:
         """Forget every lane, after a fault: each must start anew. Page contents need no clearing."""
         for number in range(len(self._lanes)):
@@ -143,23 +149,24 @@ class Engine(KeepsStates):
                 self._drafter.forget(number)
 
     @overload
-    def run(self, plan: PrefillChunk) -> PrefillResult: ...
+    def run(self, plan: PrefillChunk | NextPart) -> PrefillResult: ...
     @overload
     def run(self, plan: DecodeRound) -> DecodeResult: ...
-    def run(self, plan: PrefillChunk | DecodeRound) -> PrefillResult | DecodeResult:
+    def run(self, plan: PrefillChunk | NextPart | DecodeRound) -> PrefillResult | DecodeResult:
         """Launch one step and wait for it."""
         return self.launch(plan).wait()
 
     @overload
-    def launch(self, plan: PrefillChunk) -> Computed[PrefillResult]: ...
+    def launch(self, plan: PrefillChunk | NextPart) -> Computed[PrefillResult]: ...
     @overload
     def launch(self, plan: DecodeRound) -> Computed[DecodeResult]: ...
     @torch.inference_mode()
-    def launch(self, plan: PrefillChunk | DecodeRound) -> Computed[PrefillResult] | Computed[DecodeResult]:
+    def launch(self, plan: PrefillChunk | NextPart | DecodeRound) -> Computed[PrefillResult] | Computed[DecodeResult]:
         """Carry out one step, before this returns. An assertion fails if the plan breaks a rule of ``ninfer.step``.
 
         Waiting for it raises DeviceFault if logits are not finite; the lanes of the step must then start anew.
         """
+        assert not isinstance(plan, NextPart), "no chunk is cut into parts here"
         begin = time.perf_counter()
         try:
             if isinstance(plan, PrefillChunk):
@@ -172,6 +179,7 @@ class Engine(KeepsStates):
 
     def _prefill(self, chunk: PrefillChunk) -> Drawn | None:
         check_chunk(chunk)
+        assert chunk.parts == 1, "no chunk is cut into parts here"
         self._transfers.carry_out(chunk.before, self._lanes, chunk)
         if chunk.setup is not None:
             self._set_up(chunk.lane, chunk.setup, chunk.begin)

@@ -26,6 +26,7 @@ from ninfer.step import (
     DecodeRow,
     Drawn,
     LaneSetup,
+    NextPart,
     PrefillChunk,
     PrefillResult,
     TokenLogprobs,
@@ -237,6 +238,11 @@ class ScriptedEngine:
         return False
 
     @property
+    def chunk_parts(self) -> tuple[int, ...]:
+        """A chunk is one step."""
+        return (1,)
+
+    @property
     def image_bytes(self) -> int:
         """A state is nothing: what a lane has read comes with each prompt."""
         return 0
@@ -284,11 +290,12 @@ class ScriptedEngine:
         self._lanes = [_Lane() for _ in self._lanes]
 
     @overload
-    def launch(self, plan: PrefillChunk) -> Timed[PrefillResult]: ...
+    def launch(self, plan: PrefillChunk | NextPart) -> Timed[PrefillResult]: ...
     @overload
     def launch(self, plan: DecodeRound) -> Timed[DecodeResult]: ...
-    def launch(self, plan: PrefillChunk | DecodeRound) -> Timed[PrefillResult] | Timed[DecodeResult]:
+    def launch(self, plan: PrefillChunk | NextPart | DecodeRound) -> Timed[PrefillResult] | Timed[DecodeResult]:
         """Take the step's effects now; its result comes in its time."""
+        assert not isinstance(plan, NextPart), "no chunk is cut into parts here"
         begin = max(self._clock(), self._free_at)
         if isinstance(plan, PrefillChunk):
             end, drawn = self._prefill(plan, begin)

@@ -127,7 +127,7 @@ class Begin:
 
 @dataclass(slots=True)
 class Chunk:
-    """Positions ``[begin, end)`` read by one step; `device_s` and `landed` are None for one that has not landed.
+    """Positions ``[begin, end)`` read by one step or in parts, `step` the first; `landed` is None until they are done.
 
     stored   states that were captured behind it
     """
@@ -138,7 +138,7 @@ class Chunk:
     launched: float
     stored: int
     landed: float | None = None
-    device_s: float | None = None
+    device_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -152,7 +152,9 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A step that landed while the request waited for a token: a chunk of one request or a round of some."""
+    """A step that landed while the request waited for a token: a chunk of one request or a part of it, or a round of
+    some. The tokens of a chunk count with its last part.
+    """
 
     step: int
     kind: str

@@ -47,7 +47,8 @@ class Explainer(Onlooker):
         self._waits = False
         self._readers: dict[str, int] = {}  # digest of a block: who read or drew it last
         self._blocks: dict[int, list[str]] = {}
-        self._chunks: dict[int, tuple[cmd.StartChunk, list[str]]] = {}  # in flight, with the names of its blocks
+        # Under way, by each of their steps, with the names of its blocks.
+        self._chunks: dict[int, tuple[cmd.StartChunk, list[str]]] = {}
         self._images: dict[int, int] = {}  # number of an image: whose state it holds
         self._since: list[Ran] = []  # what landed since the last token
         self._paused: tuple[float, dict[str, int]] | None = None
@@ -100,12 +101,14 @@ class Explainer(Onlooker):
                 self._blocks[event.request_id] = list(event.blocks)
                 if self._is_it(event.request_id):
                     self._note_prepared(now, event)
+            case ev.PartLanded():
+                self._land_part(event)
             case ev.ChunkLanded():
                 self._land_chunk(now, event)
             case ev.RoundLanded():
                 self._land_round(now, event)
-            case ev.StepFailed():
-                self._chunks.pop(event.step, None)
+            case ev.EngineReset():
+                self._chunks.clear()
             case ev.SlotAsked():
                 self._readers.update(dict.fromkeys(event.blocks, FILE))
             case ev.DiskFound():
@@ -125,8 +128,19 @@ class Explainer(Onlooker):
         account.prompt_tokens, account.max_tokens = event.prompt_tokens, event.max_tokens
         account.priority = event.priority
 
+    def _land_part(self, event: ev.PartLanded) -> None:
+        command, _blocks = self._chunks[event.step]
+        self._since.append(Ran(event.step, "part", (command.request_id,), 0, event.device_s))
+        if self._is_it(command.request_id):
+            self._chunk_of(command).device_s += event.device_s
+
+    def _chunk_of(self, command: cmd.StartChunk) -> Chunk:
+        assert self.account is not None
+        return next(chunk for chunk in self.account.chunks if chunk.step == command.step)
+
     def _land_chunk(self, now: float, event: ev.ChunkLanded) -> None:
-        command, blocks = self._chunks.pop(event.step)
+        command, blocks = self._chunks[event.step]
+        self._chunks = {step: under_way for step, under_way in self._chunks.items() if under_way[0] is not command}
         blocks.extend(event.blocks)
         for digest in blocks[command.begin // PAGE_TOKENS : -(-command.end // PAGE_TOKENS)]:
             self._readers[digest] = command.request_id
@@ -134,9 +148,9 @@ class Explainer(Onlooker):
         self._since.append(ran)
         if not self._is_it(command.request_id):
             return
-        assert self.account is not None
-        chunk = next(chunk for chunk in self.account.chunks if chunk.step == event.step)
-        chunk.landed, chunk.device_s = self._at(now), event.device_s
+        chunk = self._chunk_of(command)
+        chunk.landed = self._at(now)
+        chunk.device_s += event.device_s
         if event.drawn:
             self._draw(now, event.drawn)
 
@@ -181,6 +195,8 @@ class Explainer(Onlooker):
                     self._launch_chunk(now, command)
                 else:
                     self._count_aside(now, command)
+            case cmd.ContinueChunk():
+                self._chunks[command.step] = self._chunks[command.behind]
             case cmd.ReadSession() if command.capture:
                 self._images[command.image] = machine.owner_of(command.lane)
             case cmd.WriteSession():

@@ -186,7 +186,7 @@ def _chunks(account: Account) -> Iterator[tuple[float, list[str]]]:
 
 def _chunk(chunk: Chunk) -> str:
     took = "never landed" if chunk.landed is None else f"landed after {chunk.landed - chunk.launched:.3f} s"
-    device = "" if chunk.device_s is None else f", {chunk.device_s:.3f} s on the device"
+    device = "" if chunk.landed is None else f", {chunk.device_s:.3f} s on the device"
     stored = ", its state is stored" if chunk.stored else ""
     size = _tokens(chunk.end - chunk.begin)
     return f"{_at(chunk.launched)} chunk [{chunk.begin}, {chunk.end}), {size}: {took}{device}{stored}"
@@ -200,6 +200,8 @@ def _gap(gap: Gap) -> Iterator[str]:
         what = f"round of {_list(ran.request_ids)}"
         if ran.kind == "chunk":
             what = f"chunk of {_tokens(ran.tokens)} of request {ran.request_ids[0]}"
+        elif ran.kind == "part":
+            what = f"part of a chunk of request {ran.request_ids[0]}"
         lines.append(f"{INDENT}   {what}: {ran.device_s:.3f} s on the device")
     yield from _cut(lines)
 

@@ -70,6 +70,16 @@ class ChunkBuffers:
     cleared: Columns
 
 
+def even_parts(config: TextConfig) -> tuple[int, ...]:
+    """Into how many parts of equal work the layers can be cut, ascending from 1: with the same kinds in each."""
+    kinds, count = config.layer_types, len(config.layer_types)
+    return tuple(
+        parts
+        for parts in range(1, count + 1)
+        if count % parts == 0 and len({kinds[at : at + count // parts] for at in range(0, count, count // parts)}) == 1
+    )
+
+
 def _input_rows(mixer: AttentionMatrices | GdnMatrices) -> int:
     gates = mixer.gates.shape[0] if isinstance(mixer, GdnMatrices) else 0
     return mixer.first.rows + mixer.second.rows + gates
@@ -134,6 +144,8 @@ class Chunks:
         self._shared, self.buffers = shared, buffers
         self._public_ids, self._policy = public_ids, policy
         self._history = self._attention_scratch()
+        kinds = [isinstance(layer.mixer, AttentionMatrices) for layer in weights.layers]
+        self._numbers = [kinds[:at].count(kind) for at, kind in enumerate(kinds)]  # of each layer among its kind
 
     def _attention_scratch(self) -> ChunkScratch:
         pools, config = self._cache.pools, self._config
@@ -142,24 +154,26 @@ class Chunks:
         sums = self.buffers.matrix.view(torch.uint8)
         return chunk_scratch(self.buffers.scratch, sums, config.kv_heads, config.head_dim, longest, codec)
 
-    def read(self, lane: int, begin: int, tokens: int) -> None:
-        """Run `tokens` tokens whose ids and position lie in the buffers; `begin` is the same position."""
+    def read(self, lane: int, begin: int, tokens: int, part: int = 0, parts: int = 1) -> None:
+        """Run `tokens` tokens whose ids and position lie in the buffers through one of so many equal parts of the
+        layers; `begin` is the same position. From part to part they lie in the buffers too, which only chunks use.
+        """
         b, config, layers = self.buffers, self._config, self._weights.layers
         eps = config.rms_norm_eps
         residual, row = b.residual[:tokens], b.row[:tokens]
-        gather(b.ids[:tokens], self._weights.embedding, residual)
-        if config.heads:
-            rotary_columns(b.begin, tokens, self._shared.frequencies, b.cos[:tokens], b.sin[:tokens])
-        product: Tensor | None = None
-        attention = recurrent = 0
-        for layer in layers:
+        first, last = (len(layers) * number // parts for number in (part, part + 1))
+        product: Tensor | None = row  # of the layer in front
+        if part == 0:
+            product = None
+            gather(b.ids[:tokens], self._weights.embedding, residual)
+            if config.heads:
+                rotary_columns(b.begin, tokens, self._shared.frequencies, b.cos[:tokens], b.sin[:tokens])
+        for layer, number in zip(layers[first:last], self._numbers[first:last], strict=True):
             add_offset_rmsnorm(residual, product, layer.input_norm, eps, row)
             if isinstance(layer.mixer, AttentionMatrices):
-                mixed = self._attention(layer.mixer, attention, lane, begin, row)
-                attention += 1
+                mixed = self._attention(layer.mixer, number, lane, begin, row)
             else:
-                mixed = self._gdn(layer.mixer, recurrent, lane, begin, row)
-                recurrent += 1
+                mixed = self._gdn(layer.mixer, number, lane, begin, row)
             product = self._product(mixed, [layer.mixer.out], row)
             add_offset_rmsnorm(residual, product, layer.post_norm, eps, row)
             inner = layer.down.columns
@@ -167,8 +181,9 @@ class Chunks:
             active = b.mid[: tokens * inner].view(tokens, inner)
             silu_mul_into(gate_up, active)
             product = self._product(active, [layer.down], row)
-        assert product is not None
-        residual.add_(product)  # the head normalises the one row that it takes
+        if last == len(layers):
+            assert product is not None
+            residual.add_(product)  # the head normalises the one row that it takes
 
     def show_drafter(self, lane: int, begin: int, tokens: int, *, goes_on: bool) -> None:
         """Have the drafter's layer look at what was just read, for its keys and values alone; the last position waits

@@ -39,6 +39,8 @@ def audit(
     if set(pages.owners()) != {*with_lane, *slots}:
         raise IllegalTransition("a page belongs to nobody")
     in_flight = [request.id for step in flight.steps for request in step.requests]
+    if flight.chunk is not None:
+        in_flight.append(flight.chunk.request.id)
     for request in requests.values():
         if (request.state in WITH_LANE) != (request.lane is not None):
             raise IllegalTransition(f"request {request.id} is {request.state.name} with lane {request.lane}")
@@ -47,6 +49,6 @@ def audit(
             raise IllegalTransition(f"request {request.id} is {request.state.name} and in {steps} steps")
     if not requests.keys() >= set(in_flight):
         raise IllegalTransition("a step in flight works for a request that is gone")
-    kinds = tuple(step.begin < step.end for step in flight.steps)
+    kinds = tuple(not step.is_round for step in flight.steps)
     if len(kinds) != 1 if flight.device is DeviceState.VOIDING else kinds != _KINDS[flight.device]:
         raise IllegalTransition(f"the device is {flight.device.name} with {len(kinds)} steps in flight")

@@ -110,6 +110,7 @@ class StartChunk:
 
     before, after   transfers around it; see :class:`ninfer.step.PrefillChunk`
     first           whether this is the request's first chunk
+    parts           steps that carry it out: this one and a :class:`ContinueChunk` for each other
     """
 
     step: int
@@ -122,6 +123,21 @@ class StartChunk:
     before: tuple[Transfer, ...] = ()
     after: tuple[Transfer, ...] = ()
     first: bool = True
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueChunk:
+    """Run the next part of the chunk under way, whose part before is step `behind`.
+
+    last   whether none follows
+    """
+
+    step: int
+    request_id: int
+    lane: int
+    behind: int
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +305,7 @@ Command = (
     | Finish
     | Fail
     | StartChunk
+    | ContinueChunk
     | StartRound
     | RefuseSlot
     | Forget

@@ -25,7 +25,8 @@ class PlanMade:
 class ModelLoaded:
     """Weights and pools are resident; the plan was computed again from measured free memory, and holds `pages`.
 
-    folds_late   when the engine's lanes move on to the next block: see :func:`ninfer.step.standing_block`
+    folds_late    when the engine's lanes move on to the next block: see :func:`ninfer.step.standing_block`
+    chunk_parts   into how many parts the engine can cut a chunk, ascending from 1
     """
 
     required_bytes: int
@@ -33,6 +34,7 @@ class ModelLoaded:
     pages: int
     message: str
     folds_late: bool = False
+    chunk_parts: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +132,17 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class PartLanded:
+    """A part of a prefill unit is done that is not its last."""
+
+    step: int
+    device_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkLanded:
-    """A prefill unit is done. `drawn` is 1 if it drew the first token, `stopped` if that was a stop id; `blocks` holds
-    the digest of the block that this token has filled.
+    """A prefill unit is done, with the last of its parts. `drawn` is 1 if it drew the first token, `stopped` if that
+    was a stop id; `blocks` holds the digest of the block that this token has filled.
     """
 
     step: int
@@ -279,6 +289,7 @@ Event = (
     | MaskFailed
     | StopStringFound
     | Released
+    | PartLanded
     | ChunkLanded
     | RoundLanded
     | StepFailed

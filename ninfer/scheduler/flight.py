@@ -14,7 +14,8 @@ from ninfer.scheduler.transitions import DEVICE, DeviceSignal, DeviceState, afte
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step on the device: a decode round of `requests`, or prompt positions ``[begin, end)`` of the only one.
+    """One step on the device: a decode round of `requests`, prompt positions ``[begin, end)`` of the only one, or a
+    part of those that is not the last, with which nothing lands.
 
     images   that are stored behind it
     drafts   guesses that each row of a round may have: the engine's own, and copied ones instead
@@ -27,31 +28,79 @@ class Step:
     images: tuple[Image, ...] = ()
     drafts: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def is_part(self) -> bool:
+        """Whether it is a part of a chunk that others follow."""
+        return not self.requests
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it is a decode round."""
+        return not self.is_part and self.begin == self.end
+
+
+@dataclass(slots=True)
+class OpenChunk:
+    """A chunk that has parts which are not launched yet: `left` of them; the newest one that is was step `newest`."""
+
+    request: Request
+    begin: int
+    end: int
+    images: tuple[Image, ...]
+    left: int
+    newest: int
+
 
 class Flight:
     """Launches and lands steps in order. Numbers count up from 1 and are never used twice.
 
     device   the state of the device machine; `steps` are what it has in flight
+    chunk    that goes on with a next part before any other begins; its last part is the step that it lands with
     """
 
     def __init__(self) -> None:
         self.device = DeviceState.IDLE
         self.steps: deque[Step] = deque()
+        self.chunk: OpenChunk | None = None
         self._last = 0
 
-    def launch(
-        self,
-        signal: DeviceSignal,
-        requests: Sequence[Request],
-        begin: int = 0,
-        end: int = 0,
-        images: tuple[Image, ...] = (),
-        drafts: tuple[tuple[int, int], ...] = (),
-    ) -> int:
-        """Note a step as launched behind those in flight; returns its number."""
+    def launch_round(self, requests: Sequence[Request], drafts: tuple[tuple[int, int], ...]) -> int:
+        """Note a round as launched behind what is in flight; returns its number."""
+        number = self._next(DeviceSignal.ROUND)
+        self.steps.append(Step(number, tuple(requests), drafts=drafts))
+        return number
+
+    def launch_chunk(self, request: Request, begin: int, end: int, images: tuple[Image, ...], parts: int) -> int:
+        """Note a chunk, or the first of its parts, as launched behind what is in flight; returns its number."""
+        if self.chunk is not None:
+            raise IllegalTransition(f"a chunk of request {request.id} between the parts of another")
+        number = self._next(DeviceSignal.CHUNK)
+        if parts == 1:
+            self.steps.append(Step(number, (request,), begin, end, images))
+        else:
+            self.chunk = OpenChunk(request, begin, end, images, parts - 1, number)
+            self.steps.append(Step(number, ()))
+        return number
+
+    def launch_part(self, chunk: OpenChunk) -> int:
+        """Note the next part of the chunk that is open as launched; returns its number."""
+        number = self._next(DeviceSignal.CHUNK)
+        chunk.left, chunk.newest = chunk.left - 1, number
+        if chunk.left:
+            self.steps.append(Step(number, ()))
+        else:
+            self.chunk = None
+            self.steps.append(Step(number, (chunk.request,), chunk.begin, chunk.end, chunk.images))
+        return number
+
+    def drop_chunk(self) -> tuple[Request, ...]:
+        """The chunk that is open goes on no more, after a fault; returns whose it was."""
+        chunk, self.chunk = self.chunk, None
+        return (chunk.request,) if chunk is not None else ()
+
+    def _next(self, signal: DeviceSignal) -> int:
         self.move(signal)
         self._last += 1
-        self.steps.append(Step(self._last, tuple(requests), begin, end, images, drafts))
         return self._last
 
     def land(self, number: int, signal: DeviceSignal) -> Step:

@@ -23,7 +23,7 @@ from ninfer.scheduler.candidates import first_draw_in_flight, masks_in_work, nex
 from ninfer.scheduler.disk import Entry
 from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
 from ninfer.scheduler.fetches import Fetches
-from ninfer.scheduler.flight import Flight, Step
+from ninfer.scheduler.flight import Flight, OpenChunk, Step
 from ninfer.scheduler.holdings import FROM_DISK, Holdings
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.policy import Sharing, Turn
@@ -144,6 +144,7 @@ class Scheduler:
                 # A request that passed the context check could wait for pages that do not exist.
                 raise IllegalTransition(f"{event.pages} pages hold less than one sequence of the longest context")
             self.holdings.open(event.pages, event.folds_late)
+            self._sharing.open(event.chunk_parts)
 
     def _validate(self, required: int, available: int, message: str, go_on: cmd.Command) -> None:
         if required <= available:
@@ -317,11 +318,23 @@ class Scheduler:
 
     # --- the device ------------------------------------------------------------------------------------------------
 
+    def _on_part_landed(self, event: ev.PartLanded) -> None:
+        step = self.flight.land(event.step, DeviceSignal.CHUNK_LANDED)
+        if not step.is_part:
+            raise IllegalTransition(f"step {event.step} landed as a part, and is more than that")
+        if self.device is DeviceState.RECOVERING:
+            self._drop(step)
+            return
+        self._sharing.landed_part(event.device_s)
+        self._totals.prefill_s += event.device_s
+
     def _on_chunk_landed(self, event: ev.ChunkLanded) -> None:
         step = self.flight.land(event.step, DeviceSignal.CHUNK_LANDED)
         if self.device is DeviceState.RECOVERING:
             self._drop(step)
             return
+        if step.is_part:
+            raise IllegalTransition(f"step {event.step} landed with its parts to come")
         (request,) = step.requests
         tokens = step.end - step.begin
         request.blocks.extend(event.blocks)
@@ -400,7 +413,8 @@ class Scheduler:
 
     def _drop(self, step: Step) -> None:
         """Land a step of which nothing counts, after a fault; with the last one in flight the engine is reset."""
-        for request in step.requests:
+        self._sharing.dropped_chunk()
+        for request in (*step.requests, *self.flight.drop_chunk()):
             self._land_request(request, RequestSignal.LANDED_VOID)
         if self.device is DeviceState.VOIDING:
             return
@@ -550,13 +564,17 @@ class Scheduler:
     def _launch(self) -> bool:
         """Give the device one more step; False if there is none to give now."""
         requests = [request for request in self.requests.values() if request.lane is not None]
-        reading, ready = next_to_read(requests, self.holdings, self._now), rows(requests)
+        chunk, ready = self.flight.chunk, rows(requests)
+        reading = next_to_read(requests, self.holdings, self._now) if chunk is None else chunk.request
         # Who joins when the chunk in flight has landed waits for the device too: no other chunk goes before its row.
-        someone_waits = bool(ready) or first_draw_in_flight(requests)
+        someone_waits = bool(ready) or (chunk is None and first_draw_in_flight(requests))
         turn = self._sharing.turn(reading is not None, someone_waits, ahead=bool(self.flight.steps))
         if turn is Turn.PREFILL:
-            assert reading is not None
-            self._launch_chunk(reading, someone_waits or masks_in_work(requests))
+            if chunk is not None:
+                self._launch_part(chunk)
+            else:
+                assert reading is not None
+                self._launch_chunk(reading, someone_waits or masks_in_work(requests))
         elif turn is Turn.DECODE and ready:
             self._launch_round(ready)
         else:
@@ -575,13 +593,20 @@ class Scheduler:
         mapping = self.holdings.extend(request, end)
         before = self.holdings.transfers()
         after, images = self.holdings.capture(request, end)
-        number = self.flight.launch(DeviceSignal.CHUNK, [request], begin, end, images)
+        parts = self._sharing.parts(begin, end - begin, someone_waits)
+        number = self.flight.launch_chunk(request, begin, end, images, parts)
         self._move(request, RequestSignal.LAUNCHED)
         request.read = request.executed = end
         sample = end == request.prompt and request.limit > 0
         self._out.append(
-            cmd.StartChunk(number, request.id, request.lane, begin, end, mapping, sample, before, after, first)
+            cmd.StartChunk(number, request.id, request.lane, begin, end, mapping, sample, before, after, first, parts)
         )
+
+    def _launch_part(self, chunk: OpenChunk) -> None:
+        request, behind = chunk.request, chunk.newest
+        assert request.lane is not None
+        number = self.flight.launch_part(chunk)
+        self._out.append(cmd.ContinueChunk(number, request.id, request.lane, behind, last=not chunk.left))
 
     def _begin(self, request: Request) -> None:
         """What the request reuses is certain from here on."""
@@ -596,7 +621,7 @@ class Scheduler:
 
     def _launch_round(self, ready: list[Request]) -> None:
         drafts = self._windows.choose(ready)
-        number = self.flight.launch(DeviceSignal.ROUND, ready, drafts=drafts)
+        number = self.flight.launch_round(ready, drafts)
         before = self.holdings.transfers()
         starts = []
         for request, (own, copies) in zip(ready, drafts, strict=True):
@@ -648,6 +673,7 @@ HANDLERS: dict[type[Any], Callable[[Scheduler, Any], None]] = {
     ev.MaskFailed: Scheduler._on_mask_failed,
     ev.StopStringFound: Scheduler._on_stop_string_found,
     ev.Released: Scheduler._on_released,
+    ev.PartLanded: Scheduler._on_part_landed,
     ev.ChunkLanded: Scheduler._on_chunk_landed,
     ev.RoundLanded: Scheduler._on_round_landed,
     ev.StepFailed: Scheduler._on_step_failed,

@@ -4,6 +4,9 @@ Serving spec 13.4. While rows are ready to decode, prefill units and decode roun
 cut so that unit + round stay within the bound on the gap between tokens; a ratio replaces the alternation by device
 time. With nothing to decode, units are full. A step that is launched behind another is chosen by the same rules, one
 step earlier.
+
+Much of a short unit is fixed cost: every matrix is read for it. So where the engine can cut a unit into parts of its
+layers, a unit may be as long as all its parts together, and rounds run between the parts.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from ninfer.step import PAGE_TOKENS
 NEWEST = 0.3
 # Part of the bound that is left for what the device does not see: the way to the client and other work of the host.
 MARGIN = 0.25
+# Most parts of a unit: a prompt that comes behind it waits for all of them and the rounds between.
+MOST_PARTS = 5
 # Where a page alone does not fit into the bound, units may take so much longer than that.
 OVER_FIXED_COST = 1.1
 
@@ -72,6 +77,11 @@ class _Line:
         slope = max(0.0, covariance / self._variance)
         return max(0.0, mean_seconds + slope * (tokens - mean_tokens))
 
+    def at_most(self, tokens: int) -> float:
+        """As predicted; with one size known, no smaller unit is taken to be faster."""
+        known = self.knows_slope or tokens * self.weight > self.tokens
+        return self.predicted(tokens) if known else self.seconds / self.weight
+
 
 class Pace:
     """What the device takes: seconds per prefill unit by depth and size, seconds per round."""
@@ -124,6 +134,11 @@ class Pace:
             return known[bucket]
         return known[min(known, key=lambda other: abs(other - bucket))] if known else None
 
+    def chunk_s(self, depth: int, tokens: int) -> float:
+        """Seconds that a unit of so many tokens at this depth takes at most, as predicted; 0 while nothing is known."""
+        line = self._line(depth)
+        return line.at_most(tokens) if line is not None else 0.0
+
     @property
     def round_s(self) -> float:
         """Predicted seconds of a round; 0 before the first."""
@@ -138,7 +153,13 @@ class Sharing:
         self._last = Turn.REST
         self._prefill_s = 0.0
         self._decode_s = 0.0
+        self._parts_s = 0.0
+        self._chunk_parts: tuple[int, ...] = (1,)
         self.pace = Pace()
+
+    def open(self, chunk_parts: tuple[int, ...]) -> None:
+        """The engine is loaded and can cut units into so many parts."""
+        self._chunk_parts = tuple(parts for parts in chunk_parts if parts <= MOST_PARTS)
 
     def turn(self, can_prefill: bool, can_decode: bool, *, ahead: bool) -> Turn:
         """Choose between the kinds of work that exist; `ahead` of the end of another step, REST is to wait for it."""
@@ -158,10 +179,20 @@ class Sharing:
         """Remember the turn that was taken."""
         self._last = turn
 
-    def landed_chunk(self, begin: int, tokens: int, device_s: float) -> None:
-        """Account for a finished prefill unit."""
+    def landed_part(self, device_s: float) -> None:
+        """Account for a part of a prefill unit that is not its last."""
         self._prefill_s += device_s
-        self.pace.saw_chunk(begin, tokens, device_s)
+        self._parts_s += device_s
+
+    def landed_chunk(self, begin: int, tokens: int, device_s: float) -> None:
+        """Account for a finished prefill unit, whose last part took so long."""
+        self._prefill_s += device_s
+        self.pace.saw_chunk(begin, tokens, self._parts_s + device_s)
+        self._parts_s = 0.0
+
+    def dropped_chunk(self) -> None:
+        """A unit will have no further parts: the engine has failed."""
+        self._parts_s = 0.0
 
     def landed_round(self, device_s: float) -> None:
         """Account for a finished round."""
@@ -171,8 +202,22 @@ class Sharing:
     def chunk_tokens(self, begin: int, remaining: int, someone_waits: bool) -> int:
         """Size of the next unit: at most the configured chunk, cut to whole pages if a stream waits for its token."""
         limit = self._settings.prefill_chunk_tokens
-        bound_s = self._settings.max_inter_token_s
-        if someone_waits and bound_s > 0:
-            budget_s = (1.0 - MARGIN) * bound_s - self.pace.round_s
-            limit = min(limit, self.pace.fitting(begin, budget_s))
+        if someone_waits and self._has_bound:
+            limit = min(limit, self.pace.fitting(begin, self._chunk_parts[-1] * self._step_s))
         return min(limit, remaining)
+
+    def parts(self, begin: int, tokens: int, someone_waits: bool) -> int:
+        """Parts of a unit: as few as keep each of them within the bound if a stream waits for its token."""
+        if not someone_waits or not self._has_bound:
+            return 1
+        seconds = self.pace.chunk_s(begin, tokens)
+        return next((parts for parts in self._chunk_parts if seconds <= parts * self._step_s), self._chunk_parts[-1])
+
+    @property
+    def _has_bound(self) -> bool:
+        return self._settings.max_inter_token_s > 0
+
+    @property
+    def _step_s(self) -> float:
+        """What a step may take between two rounds."""
+        return (1.0 - MARGIN) * self._settings.max_inter_token_s - self.pace.round_s

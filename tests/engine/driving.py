@@ -16,6 +16,7 @@ from ninfer.step import (
     DecodeRow,
     Drawn,
     LaneSetup,
+    NextPart,
     PageMapping,
     PrefillChunk,
     TokenLogprobs,
@@ -78,9 +79,12 @@ class Driver:
         kept: Sequence[int] = (),
         before: tuple[Transfer, ...] = (),
         after: tuple[Transfer, ...] = (),
+        parts: int = 1,
+        between: Callable[[], None] = lambda: None,
     ) -> Generation:
         """Read a prompt in chunks and draw its first token.
 
+        parts   of each chunk; `between` is called between two of them
         kept    pages that hold its first tokens already: reading begins behind them
         before  transfers in front of the first chunk; after: behind the last
         """
@@ -104,8 +108,13 @@ class Driver:
                 sample=end == len(prompt),
                 before=before if begin == start else (),
                 after=after if end == len(prompt) else (),
+                parts=parts,
             )
             result = self.engine.run(plan)
+            for _ in range(parts - 1):
+                assert result.drawn is None
+                between()
+                result = self.engine.run(NextPart(lane))
             if result.drawn is not None:
                 generation.add(result.drawn, self.engine.logits[0])
         self._length[lane] = len(prompt)

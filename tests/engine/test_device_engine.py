@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ninfer.artifact.binder import BoundArtifact, bind
+from ninfer.artifact.config import FULL_ATTENTION, LINEAR_ATTENTION
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings
 from ninfer.embedded import ARTIFACT
@@ -21,8 +22,8 @@ from ninfer.kernels.low_bit_linear.chunk_route import Choice, Policy
 from ninfer.kernels.low_bit_linear.op import product_chunk
 from ninfer.kernels.low_bit_linear.pack import LowBitWeight
 from ninfer.model import chunk_products
-from ninfer.model.chunks import Chunks
-from ninfer.step import DecodeRound, DecodeRow, LaneSetup, PageMapping, PrefillChunk
+from ninfer.model.chunks import Chunks, even_parts
+from ninfer.step import DecodeRound, DecodeRow, LaneSetup, NextPart, PageMapping, PrefillChunk
 from tests.engine.driving import GREEDY, Driver, assert_same, assert_told, generate, random_prompt
 from tests.support.random_model import SMALL, RandomModel
 
@@ -58,6 +59,49 @@ def test_a_lane_knows_nothing_of_the_others(engine: DeviceEngine) -> None:
     together = generate(engine, PROMPTS, 5, 128)  # type: ignore[arg-type]
     (alone,) = generate(engine, PROMPTS[2:], 5, 64, seed=9)  # type: ignore[arg-type]
     assert_same(alone, together[2])
+
+
+def test_a_chunk_in_parts_is_the_same_chunk_whatever_runs_between_them(engine: DeviceEngine) -> None:
+    assert engine.chunk_parts == (1, 2)
+    whole, other = generate(engine, [PROMPTS[2], PROMPTS[1]], 6, 128)  # type: ignore[arg-type]
+    driver = Driver(engine, seed=5)  # type: ignore[arg-type]
+    beside = driver.prefill(0, PROMPTS[1], 128)
+
+    def round_beside() -> None:
+        row = DecodeRow(0, 63 + len(beside.tokens), driver._map(0, 64 + len(beside.tokens)))
+        (drawn,) = engine.run(DecodeRound((row,))).drawn
+        beside.add(drawn, engine.logits[0])
+
+    parted = driver.prefill(2, PROMPTS[2], 128, parts=2, between=round_beside)
+    driver.decode({2: parted}, 5)
+    assert len(beside.tokens) == 3
+    assert_same(parted, whole)
+    for number, logits in enumerate(beside.logits):
+        assert torch.equal(logits, other.logits[number])
+
+
+def test_parts_come_one_behind_the_other(engine: DeviceEngine) -> None:
+    engine.reset()
+    with pytest.raises(AssertionError, match="no chunk has parts to come"):
+        engine.launch(NextPart(0))
+    chunk = PrefillChunk(0, 0, tuple(PROMPTS[1]), PageMapping(0, (0,)), LaneSetup(GREEDY, ()), sample=False, parts=2)
+    engine.run(chunk)
+    with pytest.raises(AssertionError, match="between the parts of another"):
+        engine.launch(replace(chunk, lane=1))
+    with pytest.raises(AssertionError, match="the chunk is of lane 0"):
+        engine.launch(NextPart(1))
+    engine.reset()  # a fault ends it
+    with pytest.raises(AssertionError, match="no chunk has parts to come"):
+        engine.launch(NextPart(0))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [("g", (1,)), ("gg", (1, 2)), ("gga", (1,)), ("ggga" * 2, (1, 2)), ("ggga" * 10, (1, 2, 5, 10)), ("ga", (1,))],
+)
+def test_parts_have_the_same_kinds_of_layers(kinds: str, expected: tuple[int, ...], model: BoundArtifact) -> None:
+    names = tuple(FULL_ATTENTION if kind == "a" else LINEAR_ATTENTION for kind in kinds)
+    assert even_parts(replace(model.text, layer_types=names)) == expected
 
 
 def test_steps_launched_ahead_see_what_was_drawn_before(engine: DeviceEngine) -> None:

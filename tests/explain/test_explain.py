@@ -23,6 +23,7 @@ from ninfer.step import PAGE_TOKENS
 from ninfer.types import Marks
 from tests.support.direct import Direct
 from tests.support.engines import FakeEngine
+from tests.support.memory import Part
 from tests.support.storm import Storm
 
 Decisions = Iterable[tuple[float, ev.Event, list[cmd.Command]]]
@@ -249,6 +250,26 @@ def test_a_long_prompt_is_set_aside_and_the_gap_of_a_stream_is_explained() -> No
     assert gap.ran[0].request_ids[0] in (long, short)
     assert gap.ran[-1].request_ids == (stream,)
     assert "longest gap between tokens" in text(server.explain(stream))
+
+
+def test_a_chunk_in_parts_is_one_chunk_and_its_parts_are_told_in_the_gap_of_a_stream() -> None:
+    # A bound that nothing keeps: once a step of each kind has been seen, chunks have as many parts as there can be.
+    settings = SchedulerSettings(lanes=3, prefill_chunk_tokens=128, max_context_tokens=2048, max_inter_token_s=0.0005)
+    server = Logged(settings, pages=200, words=60)
+    stream = server.ask(range(40), 40)
+    for _ in range(4):
+        server.land()
+    long = server.ask(range(1000, 1128), 1)
+    while server.flight:
+        server.now += isinstance(server.flight[0][0], Part)  # a second that is seen in the gap
+        server.land()
+    account = server.explain(long)
+    (chunk,) = account.chunks
+    assert (chunk.begin, chunk.end) == (0, 128)
+    assert chunk.landed is not None
+    assert chunk.device_s == pytest.approx(0.004)
+    assert "0.004 s on the device" in text(account)
+    assert f"part of a chunk of request {long}" in text(server.explain(stream))
 
 
 def test_a_client_that_leaves_while_its_prompt_is_set_aside() -> None:

@@ -106,6 +106,23 @@ def test_a_prompt_may_be_cut_anywhere(engine: DeviceEngine) -> None:
     assert len(streams) == 4
 
 
+@pytest.mark.parametrize("parts", [2, 5])
+def test_a_prompt_read_in_parts_beside_a_stream_is_the_same(engine: DeviceEngine, parts: int) -> None:
+    """Chunks in parts of the layers, with rounds of another lane between them."""
+    long, short = random_prompt(4000, VOCABULARY, 3), random_prompt(130, VOCABULARY, 4)
+    whole, alone = generate(engine, [long, short], 40, 2048)  # type: ignore[arg-type]
+    driver = Driver(engine, seed=9)  # type: ignore[arg-type]
+    beside = driver.prefill(3, short, 2048)
+    parted = driver.prefill(1, long, 512, parts=parts, between=lambda: driver.decode({3: beside}, 1))
+    driver.decode({1: parted, 3: beside}, 5)
+    assert len(beside.tokens) == 1 + 8 * (parts - 1) + 5
+    assert parted.tokens == whole.tokens[:6]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(parted.logits, whole.logits[:6], strict=True))
+    count = len(beside.tokens)
+    assert beside.tokens == alone.tokens[:count]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(beside.logits, alone.logits[:count], strict=True))
+
+
 def test_graphs_change_nothing(folder: Path, engine: DeviceEngine) -> None:
     prompts = [random_prompt(length, VOCABULARY, length) for length in (100, 200, 300)]
     captured = generate(engine, prompts, 20, 2048)  # type: ignore[arg-type]

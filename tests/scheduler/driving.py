@@ -33,9 +33,11 @@ class Driver:
     of a row's guesses are right, if there are so many, and a round takes `round_s`.
     """
 
-    def __init__(self, pages: int = 128, *, folds_late: bool = False, **settings: object) -> None:
+    def __init__(
+        self, pages: int = 128, *, folds_late: bool = False, parts: tuple[int, ...] = (1,), **settings: object
+    ) -> None:
         defaults = {"lanes": 2, "prefix_reuse": True, "images": 8, "prefill_chunk_tokens": 256, "max_pending": 64}
-        self.machine: Scheduler = serving(pages, folds_late=folds_late, **{**defaults, **settings})
+        self.machine: Scheduler = serving(pages, folds_late=folds_late, parts=parts, **{**defaults, **settings})
         self.memory = DeviceMemory(self.machine.settings.lanes, folds_late)
         self.histories: dict[int, bytes] = {}
         self.prompts: dict[int, int] = {}
@@ -71,6 +73,8 @@ class Driver:
     def land(self, *, stop: int = 0) -> list[cmd.Command]:
         """The oldest step lands; the request `stop` draws a stop token."""
         step = self.machine.flight.steps[0]
+        if step.is_part:
+            return self.send(ev.PartLanded(step.number, 0.01))
         if step.end:
             (request,) = step.requests
             sampled = int(step.end == self.prompts[request.id] and request.limit > 0)

@@ -79,12 +79,14 @@ def test_the_weather_reaches_every_kind_of_end_and_every_state() -> None:
     reasons: set[str] = set()
     codes: set[str] = set()
     refused = 0
+    parts = 0
     statuses: set[int] = set()
     states: list[set[Enum]] = [set(), set()]
     for seed in range(300):
         storm = run(WatchedStorm(seed))
         states[storm.settings.steps_ahead] |= storm.states
         refused += storm.refused
+        parts += storm.parts_landed
         statuses |= {command.status for command in storm.exits}
         for _now, _event, commands in storm.decisions:
             reasons |= {command.reason for command in commands if isinstance(command, cmd.Finish)}
@@ -92,6 +94,7 @@ def test_the_weather_reaches_every_kind_of_end_and_every_state() -> None:
     assert reasons == {reason.value for reason in FinishReason} - {FinishReason.NONE.value}
     assert codes == {"request_queue_timeout", "service_unavailable", "internal_error", "constraint_dead_end"}
     assert refused
+    assert parts > 30
     assert statuses == {0, 3}
     assert states[1] == {*DeviceState, *RequestState} - {RequestState.GONE}
     of_two_steps = {state for state in states[1] if "AHEAD" in state.name or "THEN" in state.name}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ninfer.actors.engine import EngineLike, Pending
@@ -13,8 +13,18 @@ from ninfer.ledger import BlockNames, Ledger, PromptIdentity
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
-from ninfer.step import PAGE_TOKENS, DecodeResult, DecodeRound, DecodeRow, LaneSetup, PrefillChunk, PrefillResult
+from ninfer.step import (
+    PAGE_TOKENS,
+    DecodeResult,
+    DecodeRound,
+    DecodeRow,
+    LaneSetup,
+    NextPart,
+    PrefillChunk,
+    PrefillResult,
+)
 from ninfer.types import Marks, Sampling
+from tests.support.memory import Part
 
 GREEDY = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
 NAMES = BlockNames(b"tests")
@@ -85,7 +95,9 @@ class Direct:
         self.spoilt: Callable[[], bool] = lambda: False
         self._news: deque[ev.Event] = deque()  # of the disk
         self._reading: dict[int, tuple[Stored, int]] = {}
-        for event in (ev.PlanMade(1, 2, ""), ev.ModelLoaded(1, 2, pages, "", engine.folds_late), ev.WarmedUp()):
+        self._chunk: cmd.StartChunk | None = None  # the newest
+        loaded = ev.ModelLoaded(1, 2, pages, "", engine.folds_late, engine.chunk_parts)
+        for event in (ev.PlanMade(1, 2, ""), loaded, ev.WarmedUp()):
             self.send(event)
 
     def send(self, event: ev.Event) -> None:
@@ -119,6 +131,8 @@ class Direct:
         result = pending.wait()
         if isinstance(command, cmd.StartChunk):
             self._land_chunk(command, result)
+        elif isinstance(command, Part):
+            self.send(ev.PartLanded(command.step, 0.001))
         else:
             start, copied = command
             self._land_round(start, copied, result)
@@ -203,6 +217,11 @@ class Direct:
                 self.requests[command.request_id].reason = command.code
             case cmd.StartChunk():
                 self._launch_chunk(command)
+            case cmd.ContinueChunk():
+                assert self._chunk is not None
+                pending = self.engine.launch(NextPart(command.lane))
+                landing = replace(self._chunk, step=command.step) if command.last else Part(command.step)
+                self.flight.append((landing, pending))
             case cmd.StartRound():
                 rows = tuple(self._row(row) for row in command.rows)
                 starts = zip(rows, command.rows, strict=True)
@@ -274,8 +293,11 @@ class Direct:
             sample=command.sample,
             before=command.before,
             after=command.after,
+            parts=command.parts,
         )
-        self.flight.append((command, self.engine.launch(chunk)))
+        self._chunk = command
+        landing = command if command.parts == 1 else Part(command.step)
+        self.flight.append((landing, self.engine.launch(chunk)))
 
     def _land_chunk(self, command: cmd.StartChunk, result: PrefillResult) -> None:
         drawn = result.drawn

@@ -28,6 +28,7 @@ from ninfer.step import (
     Drawn,
     LaneSetup,
     LoadPages,
+    NextPart,
     PageMapping,
     ParkPages,
     PrefillChunk,
@@ -109,7 +110,8 @@ class FakeEngine:
     mask forbids gives way to the lowest id that it leaves. Of the guesses that a row may have, as many turn out right
     as `accepts` says of its position, or of copied ones those that are.
 
-    folds_late   as :func:`ninfer.step.standing_block` says
+    folds_late    as :func:`ninfer.step.standing_block` says
+    chunk_parts   into how many parts chunks may be cut; all the work is done with the last
     """
 
     image_bytes = 8 + DIGEST_BYTES
@@ -123,6 +125,7 @@ class FakeEngine:
         pages: int = 1 << 20,
         *,
         folds_late: bool = False,
+        chunk_parts: tuple[int, ...] = (1, 2, 4),
         accepts: Callable[[int], int] = every_number,
     ) -> None:
         self._words = words
@@ -134,6 +137,8 @@ class FakeEngine:
         self._places: dict[int, bytes] = {}
         self._images: dict[int, bytes] = {}
         self.folds_late = folds_late
+        self.chunk_parts = chunk_parts
+        self._open: tuple[PrefillChunk, int] | None = None  # and how many of its parts were launched
         self.threads: set[int] = set()
         self.fail_next: Exception | None = None
         self.fail_reset: Exception | None = None
@@ -146,17 +151,19 @@ class FakeEngine:
         self.rows_seen: list[int] = []
 
     @overload
-    def launch(self, plan: PrefillChunk) -> FakePending[PrefillResult]: ...
+    def launch(self, plan: PrefillChunk | NextPart) -> FakePending[PrefillResult]: ...
     @overload
     def launch(self, plan: DecodeRound) -> FakePending[DecodeResult]: ...
-    def launch(self, plan: PrefillChunk | DecodeRound) -> FakePending[PrefillResult] | FakePending[DecodeResult]:
+    def launch(
+        self, plan: PrefillChunk | NextPart | DecodeRound
+    ) -> FakePending[PrefillResult] | FakePending[DecodeResult]:
         self.threads.add(threading.get_ident())
         with self._lock:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        if isinstance(plan, PrefillChunk):
-            return FakePending(self, self._prefill(plan))
-        return FakePending(self, self._decode(plan))
+        if isinstance(plan, DecodeRound):
+            return FakePending(self, self._decode(plan))
+        return FakePending(self, self._part(plan))
 
     def done(self) -> None:
         """A step is waited for: here it takes its time, or fails."""
@@ -177,6 +184,7 @@ class FakeEngine:
         self.resets += 1
         self._lanes = [None] * len(self._lanes)
         self._states = [None] * len(self._states)
+        self._open = None
 
     def read_pages(self, pages: Sequence[int]) -> memoryview:
         assert self.in_flight == 0, "pages are read with steps in flight"
@@ -222,6 +230,21 @@ class FakeEngine:
                     self._places.update(zip(places, [self._pages[page] for page in pages], strict=True))
                 case LoadPages(places, pages):
                     self._pages.update(zip(pages, [self._places[place] for place in places], strict=True))
+
+    def _part(self, plan: PrefillChunk | NextPart) -> PrefillResult:
+        if isinstance(plan, PrefillChunk):
+            assert self._open is None, "a chunk between the parts of another"
+            assert plan.parts in self.chunk_parts
+            chunk, launched = plan, 1
+        else:
+            assert self._open is not None, "no chunk has parts to come"
+            chunk, launched = self._open[0], self._open[1] + 1
+            assert chunk.lane == plan.lane
+        if launched < chunk.parts:
+            self._open = chunk, launched
+            return PrefillResult(None, 0.001)
+        self._open = None
+        return self._prefill(chunk)
 
     def _prefill(self, plan: PrefillChunk) -> PrefillResult:
         assert plan.setup is not None or plan.begin > 0

@@ -36,6 +36,13 @@ class Standing:
         return self.history[: self.block * PAGE_TOKENS]
 
 
+@dataclass(frozen=True)
+class Part:
+    """A step that is a part of a chunk, and not its last."""
+
+    step: int
+
+
 class DeviceMemory:
     """`faults` counts how often everything was lost."""
 

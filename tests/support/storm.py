@@ -5,7 +5,8 @@ lost. Steps land in the order of their launch, each after a random number of oth
 branch off and repeat what others have had, slots are saved, restored and erased meanwhile, and every fifth storm has a
 disk whose files get lost and damaged; that reuse never mixes
 histories is checked with a model of the device's memory. When the faults stop and everybody has been answered, nothing
-may be left in use. Odd seeds have one step ahead, even seeds none, and most of those draw several tokens a row.
+may be left in use. Of three storms two have an engine that cuts chunks into parts. Odd seeds have one step ahead, even
+seeds none, and most of those draw several tokens a row.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ninfer.config import SchedulerSettings
 from ninfer.scheduler import commands as cmd
@@ -25,7 +26,7 @@ from ninfer.scheduler.transitions import LaneState, Lifecycle
 from ninfer.snapshots.rules import FARTHEST
 from ninfer.step import PAGE_TOKENS, CaptureState, ParkPages, pages_for
 from ninfer.types import Marks
-from tests.support.memory import DeviceMemory
+from tests.support.memory import DeviceMemory, Part
 
 # How many of the newest histories are gone on from: a storm is short, and an old one would seldom be there.
 KNOWN = 6
@@ -90,7 +91,7 @@ class Storm:
             prefill_chunk_tokens=choose([64, 128, 256]),
             max_pending=choose([1, 3, 8]),
             pending_timeout_s=choose([0.5, 5.0, 30.0]),
-            max_inter_token_s=choose([0.0, 0.02, 0.1]),
+            max_inter_token_s=choose([0.0, 0.002, 0.1]),
             prefill_decode_ratio=choose([None, None, 0.5, 2.0]),
             steps_ahead=seed % 2,
             draft_tokens=0 if seed % 2 else choose([0, 1, 3, 5, 15]),
@@ -115,6 +116,7 @@ class Storm:
         self.now = 100.0
         self.machine = Scheduler(self.settings)
         self.memory = DeviceMemory(lanes, folds_late=choose([True, False]))
+        self.chunk_parts = ((1,), (1, 2), (1, 2, 4))[seed % 3]
         self.decisions: list[tuple[float, ev.Event, list[cmd.Command]]] = []
         self.clients: dict[int, Client] = {}
         self.known: deque[int] = deque(maxlen=KNOWN)
@@ -135,7 +137,10 @@ class Storm:
         self.disk_outcomes: Counter[str] = Counter()
         self.auto_saves = 0
         self.tickets = 0
-        self.flight: deque[cmd.StartChunk | cmd.StartRound] = deque()
+        self.flight: deque[cmd.StartChunk | cmd.StartRound | Part] = deque()
+        self.chunk: cmd.StartChunk | None = None  # that has parts to come, and how many of them
+        self.parts_left = 0
+        self.parts_landed = 0
         self.counts: dict[int, int] = {}  # tokens that the round in flight draws, by request
         self.void = False
         self.landed_behind_a_fault = 0
@@ -176,6 +181,8 @@ class Storm:
             case cmd.StartChunk():
                 self.launch(command)
                 self.check_chunk(command)
+            case cmd.ContinueChunk():
+                self.launch_part(command)
             case cmd.StartRound():
                 self.launch(command)
                 self.check_round(command)
@@ -261,11 +268,34 @@ class Storm:
 
     # --- what is checked -------------------------------------------------------------------------------------------
 
-    def launch(self, command: cmd.StartChunk | cmd.StartRound) -> None:
+    def may_launch(self) -> None:
         assert len(self.flight) <= self.settings.steps_ahead, "more steps than may be ahead"
         assert not self.resetting
         assert not self.void
-        self.flight.append(command)
+
+    def launch_part(self, command: cmd.ContinueChunk) -> None:
+        self.may_launch()
+        chunk = self.chunk
+        assert chunk is not None, "a part of no chunk"
+        assert (command.request_id, command.lane) == (chunk.request_id, chunk.lane)
+        self.parts_left -= 1
+        assert command.last == (self.parts_left == 0)
+        if command.last:
+            self.chunk = None
+            self.flight.append(replace(chunk, step=command.step))
+        else:
+            self.flight.append(Part(command.step))
+
+    def launch(self, command: cmd.StartChunk | cmd.StartRound) -> None:
+        self.may_launch()
+        if isinstance(command, cmd.StartChunk) and command.parts > 1:
+            assert self.chunk is None, "a chunk between the parts of another"
+            assert command.parts in self.chunk_parts
+            self.chunk, self.parts_left = command, command.parts - 1
+            self.flight.append(Part(command.step))
+        else:
+            assert self.chunk is None or isinstance(command, cmd.StartRound), "a chunk between the parts of another"
+            self.flight.append(command)
         for request_id in self.riders(command):
             client = self.clients[request_id]
             assert client.admitted is not None, "a step for a request that was never admitted"
@@ -273,7 +303,9 @@ class Storm:
             client.steps += 1
 
     @staticmethod
-    def riders(command: cmd.StartChunk | cmd.StartRound) -> list[int]:
+    def riders(command: cmd.StartChunk | cmd.StartRound | Part) -> list[int]:
+        if isinstance(command, Part):
+            return []
         return [command.request_id] if isinstance(command, cmd.StartChunk) else [row.request_id for row in command.rows]
 
     def end(self, command: cmd.Finish | cmd.Fail) -> None:
@@ -630,16 +662,23 @@ class Storm:
         step = self.flight.popleft()
         device_s = self.random.choice([0.0005, 0.002, 0.05])
         self.now += device_s
-        for request_id in self.riders(step):
-            self.clients[request_id].steps -= 1
-            self.give_back(request_id)
         # What stands behind a failed step fails as well, or is done and worth nothing.
         failed = self.random.random() < (0.5 if self.void else self.fault_rate)
+        riders = self.riders(step)
+        if failed and self.chunk is not None:  # it does not go on
+            riders.append(self.chunk.request_id)
+            self.chunk = None
+        for request_id in riders:
+            self.clients[request_id].steps -= 1
+            self.give_back(request_id)
         self.landed_behind_a_fault += self.void
         self.void = (self.void or failed) and bool(self.flight)
         if failed:
             self.memory.lose()
             self.send(ev.StepFailed(step.step, "device fault"))
+        elif isinstance(step, Part):
+            self.parts_landed += 1
+            self.send(ev.PartLanded(step.step, device_s))
         elif isinstance(step, cmd.StartChunk):
             client = self.clients[step.request_id]
             stopped = step.sample and self.random.random() < 0.1
@@ -679,7 +718,7 @@ class Storm:
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
-        self.send(ev.ModelLoaded(10, 20, self.pages, "short", self.memory.folds_late))
+        self.send(ev.ModelLoaded(10, 20, self.pages, "short", self.memory.folds_late, self.chunk_parts))
         self.send(ev.WarmedUp())
 
     def blow(self, steps: int) -> None:
