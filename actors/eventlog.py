@@ -48,8 +48,11 @@ class EventLog:
         self._sequence = 0
         self._logger: Any = None
         if file is not None:
+            # A record is written whatever level the console has: the default class is the one that the console sets up.
             self._logger = structlog.wrap_logger(
-                structlog.BytesLogger(file), processors=[structlog.processors.JSONRenderer(serializer=_dumps)]
+                structlog.BytesLogger(file),
+                processors=[structlog.processors.JSONRenderer(serializer=_dumps)],
+                wrapper_class=structlog.BoundLogger,
             )
 
     @classmethod

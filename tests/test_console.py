@@ -10,7 +10,10 @@ from datetime import datetime
 import pytest
 import structlog
 
+from ninfer.actors.eventlog import EventLog
+from ninfer.config import SchedulerSettings
 from ninfer.console import LEVELS, configure_console
+from ninfer.scheduler.events import Tick
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 89_000)
 
@@ -69,3 +72,12 @@ def test_words_of_a_client_stay_on_their_line() -> None:
     assert stream.getvalue() == (
         "[2026-03-04 05:06:07.089] [info] rejected a\\nb type=x\\n[2026] [info] forged \\x1b[2J é\n"
     )
+
+
+def test_the_level_of_the_console_is_not_that_of_the_event_log() -> None:
+    configure_console("off", io.StringIO(), lambda: NOW)
+    file = io.BytesIO()
+    log = EventLog(file)
+    log.start(SchedulerSettings())
+    log.decision(1.0, Tick(), ())
+    assert len(file.getvalue().splitlines()) == 2

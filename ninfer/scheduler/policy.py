@@ -107,8 +107,10 @@ class Pace:
         """Tokens of the largest unit at this depth that is predicted to take no more than the budget, whole pages.
 
         Where even a page takes longer, a unit that takes hardly more than that: much of a short unit is fixed cost. A
-        unit is at most twice as large as the last one, since a line says little of what lies far beyond; while only
-        one size is known the next is a page larger, to learn the slope.
+        line says little of what lies far beyond the last unit, and between units of nearly one size its slope is what
+        depth and chance make it: far from the budget a unit is at most twice as large as the last one, near to it an
+        eighth larger, which the margin has room for. While only one size is known the next is a page larger, to learn
+        the slope.
         """
         line = self._line(depth)
         if line is None:
@@ -116,6 +118,8 @@ class Pace:
         last = max(PAGE_TOKENS, -(-line.last // PAGE_TOKENS) * PAGE_TOKENS)
         budget_s = max(budget_s, OVER_FIXED_COST * line.predicted(PAGE_TOKENS))
         most = 2 * last
+        if line.knows_slope and 2 * line.predicted(most) > budget_s:
+            most = last + max(PAGE_TOKENS, last // 8 // PAGE_TOKENS * PAGE_TOKENS)
         if not line.knows_slope and line.predicted(most) > budget_s:
             return self._largest(line, last, budget_s) if line.predicted(last) > budget_s else last + PAGE_TOKENS
         return self._largest(line, most, budget_s)

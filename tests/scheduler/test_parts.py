@@ -141,7 +141,7 @@ def test_no_unit_begins_between_the_parts_of_another() -> None:
         flight.launch_chunk(request, 64, 128, (), 1)
 
 
-def learnt(sharing: Sharing, token_s: float, fixed_s: float, units: int = 40) -> tuple[int, int]:
+def learnt(sharing: Sharing, token_s: float, fixed_s: float, units: int = 60) -> tuple[int, int]:
     """The last unit beside a stream, and its parts, on a device that takes so long for a unit."""
     sharing.landed_round(0.010)
     tokens = parts = 0
@@ -162,15 +162,23 @@ def test_a_unit_is_as_long_as_all_its_parts() -> None:
     sharing = Sharing(settings)
     sharing.open((1, 2, 4, 8))
     assert learnt(sharing, 0.00005, 0.045) == (4288, 4)
-    # With one size known, a shorter unit could take as long.
-    assert sharing.parts(0, 64, someone_waits=True) == 4
-    sharing.landed_chunk(0, 1024, 0.0962)
     # No more parts than are needed: 1,024 tokens take 96 ms.
     assert sharing.parts(0, 1024, someone_waits=True) == 2
     assert sharing.parts(0, 64, someone_waits=True) == 1
     assert sharing.parts(0, 8192, someone_waits=True) == 4
     assert sharing.parts(0, 8192, someone_waits=False) == 1
     assert MOST_PARTS < 8
+
+
+def test_with_one_size_known_a_shorter_unit_is_taken_to_be_as_slow() -> None:
+    sharing = Sharing(SchedulerSettings(max_inter_token_s=0.1))
+    sharing.open((1, 2, 4))
+    for _ in range(3):
+        sharing.landed_chunk(0, 4096, 0.25)
+    assert sharing.parts(0, 64, someone_waits=True) == 4
+    assert sharing.pace.chunk_s(0, 8192) == pytest.approx(0.5)
+    sharing.landed_chunk(0, 64, 0.05)
+    assert sharing.parts(0, 64, someone_waits=True) == 1
 
 
 def test_without_a_bound_or_a_measurement_a_unit_is_one_step() -> None:
