@@ -1,7 +1,7 @@
 """Rounds with guesses: ``python -m ninfer.bench.speculation MODEL [server options] [--acceptance LIST] [--json FILE]``.
 
 Give ``--spec mtp --draft-tokens K``. Measured on one GPU, behind `--depth` random tokens, for one lane up to those of
-the options:
+the options, rounds half a block behind that, since a round also reads what its block has so far:
 
 *rounds*  microseconds of a round with 0 to K guesses by graph replay, of a round without a drafter, and of the columns
           alone; what remains is the drafter's: a look at the last step's positions, and one step per guess
@@ -16,6 +16,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -129,11 +130,25 @@ def _guesses(source: random.Random, right: list[int], count: int, acceptance: fl
     return tuple(token if source.random() < acceptance else token ^ 1 for token in right[:count])
 
 
-def round_times(engine: DeviceEngine, plain: dict[int, float], only: dict[tuple[int, int], float]) -> list[RoundTime]:
-    """Every round of an engine with a drafter; `plain` and `only` are seconds without one, and of columns alone."""
+def half_a_block(engine: DeviceEngine, lanes: int, depth: int, chunk: int, vocabulary: int) -> None:
+    """Have each of the first lanes stand in the middle of a block."""
+    _Lanes(engine, lanes, depth, chunk, vocabulary).run(1 + PAGE_TOKENS // 2, 0, None, 0.0)
+
+
+def round_times(
+    engine: DeviceEngine,
+    plain: dict[int, float],
+    only: dict[tuple[int, int], float],
+    stand: Callable[[DeviceEngine, int], None],
+) -> list[RoundTime]:
+    """Every round of an engine with a drafter, behind a `stand` of its lanes; `plain` and `only` are seconds without
+    one, and of columns alone.
+    """
     device = torch.device("cuda")
     rows: list[RoundTime] = []
     for (lanes, drafts), round_ in sorted(engine.draft_rounds.items()):
+        if drafts == 0:
+            stand(engine, lanes)
         with torch.inference_mode():
             engine.tell_draft_round(lanes, drafts)
             seconds = timed_s(round_.launch, device, REPEATS)
@@ -170,6 +185,7 @@ def measure(path: Path, settings: EngineSettings, acceptances: list[float], dept
     with open_model(path, bare) as model:
         engine = DeviceEngine.load(model.bound, bare, model.tokenizer.id_count)
         vocabulary = model.tokenizer.id_count
+        stand = partial(half_a_block, depth=depth, chunk=settings.prefill_chunk_tokens, vocabulary=vocabulary)
         for lanes in lane_counts:
             state = _Lanes(engine, lanes, depth, settings.prefill_chunk_tokens, vocabulary)
             seconds, _ = state.run(TOKENS, 0, None, 0.0)
@@ -180,9 +196,7 @@ def measure(path: Path, settings: EngineSettings, acceptances: list[float], dept
         widest = min(settings.draft_tokens, 32 // settings.lanes - 1)
         ids = torch.zeros(32, dtype=torch.int32, device=device)
         for lanes in range(1, settings.lanes + 1):
-            for lane in range(lanes):
-                pages = tuple(block * lanes + lane for block in range(depth // PAGE_TOKENS))
-                engine.assume_depth(lane, GREEDY, depth, pages)
+            stand(engine, lanes)
             with torch.inference_mode():
                 plain[lanes] = timed_s(engine.rounds[lanes - 1].launch, device, REPEATS)
                 for drafts in range(widest + 1):
@@ -209,7 +223,7 @@ def measure(path: Path, settings: EngineSettings, acceptances: list[float], dept
             state.run(TOKENS, widest, None, 0.0)
             same = state.tokens == truth[lanes]
             print(f"{lanes} lanes, the drafter's own guesses: the same tokens: {same}", flush=True)
-        times = round_times(engine, plain, only)
+        times = round_times(engine, plain, only, stand)
         groups = dict(engine.memory.groups)
     print(
         columns([
