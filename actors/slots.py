@@ -18,6 +18,7 @@ from ninfer.actors.device import DeviceGateway
 from ninfer.actors.engine import EngineLike
 from ninfer.actors.ledgers import Ledgers
 from ninfer.actors.messages import EraseSlot, RestoreSlot, SaveSlot, SlotMessage, SlotOutcome
+from ninfer.actors.pieces import read_session, write_pages
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
 from ninfer.errors import (
@@ -226,24 +227,38 @@ class SlotPersistenceActor:
         return await anyio.to_thread.run_sync(write)
 
     async def _read(self, engine: EngineLike, order: cmd.ReadSession) -> _Read:
-        return await self._on_device(lambda: self._read_now(engine, order), SlotSaveFailed)
+        """What the order names stays as it is until the scheduler hears that it was read."""
+
+        async def on_device(work: Callable[[], None]) -> None:
+            await self._on_device(lambda: self._if_it_holds(order, work), SlotSaveFailed)
+
+        def stand() -> None:
+            engine.transfer(order.before)
+            if order.capture:
+                engine.capture(order.lane, order.image)
+
+        images: list[StoredImage] = []
+
+        def look() -> None:
+            images.extend((frontier, engine.read_image(image)) for frontier, image in order.checkpoints)
+            images.append((order.state, engine.read_image(order.image) if order.state else empty))
+
+        empty = memoryview(bytes(0 if order.state else engine.image_bytes))
+        await on_device(stand)
+        pages = await read_session(engine, order.pages, order.places, on_device)
+        await on_device(look)
+        *checkpoints, (_frontier, state) = images
+        return state, pages, checkpoints
 
     def _holds(self, order: cmd.ReadSession) -> bool:
         """Whether no step has failed since the order was given, so that what it names was there to be read."""
         return self._faults() == order.faults
 
-    def _read_now(self, engine: EngineLike, order: cmd.ReadSession) -> _Read:
+    def _if_it_holds(self, order: cmd.ReadSession, work: Callable[[], None]) -> None:
         """On the device thread. A step that failed before is known here, and so is a reset."""
         if self._device.failed or not self._holds(order):
             raise SlotSaveFailed("The device has failed, and the session with it.")
-        engine.transfer(order.before)
-        if order.capture:
-            engine.capture(order.lane, order.image)
-        state = engine.read_image(order.image) if order.state else memoryview(bytes(engine.image_bytes))
-        pages = engine.read_pages(order.pages)
-        if order.places:
-            pages = memoryview(b"".join((pages, engine.read_places(order.places))))
-        return state, pages, [(frontier, engine.read_image(image)) for frontier, image in order.checkpoints]
+        work()
 
     # --- restore ---------------------------------------------------------------------------------------------------
 
@@ -268,13 +283,27 @@ class SlotPersistenceActor:
         assert isinstance(order, cmd.WriteSession)
         ok = False
         try:
-            await self._on_device(lambda: _write(engine, order, snapshot, images), SlotRestoreFailed)
+            await self._fill(engine, order, snapshot, images)
             self._ledgers.put(message.lane, Ledger(names, snapshot.ledger, identity))
             ok = True
         finally:
             self._tell(SlotDone(order.ticket, message.lane, ok))
         digest = identity.digest.value
         return SlotOutcome(session.tokens, snapshot.file_bytes, digest, self._now() - begun)
+
+    async def _fill(
+        self, engine: EngineLike, order: cmd.WriteSession, snapshot: Snapshot, images: dict[int, memoryview]
+    ) -> None:
+        async def on_device(work: Callable[[], None]) -> None:
+            await self._on_device(work, SlotRestoreFailed)
+
+        def put() -> None:
+            for frontier, image in order.images:
+                engine.write_image(image, images[frontier])
+
+        await on_device(lambda: engine.transfer(order.before))
+        await write_pages(engine, order.pages, snapshot.pages[order.skipped * engine.page_bytes :], on_device)
+        await on_device(put)
 
     async def _on_device(self, work: Callable[[], T], failed: type[SlotFileError]) -> T:
         try:
@@ -297,14 +326,6 @@ _REFUSALS: dict[str, Callable[[], NinferError]] = {
     "slot_restore_failed": lambda: SlotRestoreFailed("There is not enough free memory for the session now."),
     "service_unavailable": Unavailable,
 }
-
-
-def _write(engine: EngineLike, order: cmd.WriteSession, snapshot: Snapshot, images: dict[int, memoryview]) -> None:
-    engine.transfer(order.before)
-    begin = order.skipped * engine.page_bytes
-    engine.write_pages(order.pages, snapshot.pages[begin : begin + len(order.pages) * engine.page_bytes])
-    for frontier, image in order.images:
-        engine.write_image(image, images[frontier])
 
 
 def images_of(snapshot: Snapshot) -> dict[int, memoryview]:
