@@ -97,7 +97,7 @@ ROWS: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "ninfer.serve": (("ninfer",), frozenset({"structlog"})),
     "ninfer.bench": (
         ("ninfer",),
-        frozenset({"anyio", "h11", "matplotlib", "orjson", "torch", "transformers", "fla"}),
+        frozenset({"anyio", "h11", "hypercorn", "matplotlib", "orjson", "quart", "torch", "transformers", "fla"}),
     ),
     "ninfer.embedded": (
         ("ninfer",),

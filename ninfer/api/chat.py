@@ -27,6 +27,7 @@ from ninfer.api.service import Service
 from ninfer.api.streams import event_stream, gather_choices, json_response, pieces
 from ninfer.api.timings import Moments, timings
 from ninfer.step import TokenLogprobs
+from ninfer.text.output import ContentDelta, ReasoningDelta
 from ninfer.text.tokenizer import Tokenizer
 
 
@@ -69,11 +70,17 @@ class _ChatStream:
         self._admitted: dict[int, Admitted] = {}
         self._ends: dict[int, Finished] = {}
         self._processed = -1
+        self._plain = request.logprobs is None and not request.timings_per_token
 
     def opening(self) -> bytes:
         return b"".join(sse.data_frame(chunks.role()) for chunks in self._chunks)
 
     def frames_of(self, reply: tuple[int, Reply]) -> bytes:
+        index, news = reply
+        if self._plain and isinstance(news, TextDelta) and len(news.deltas) == 1:
+            (delta,) = news.deltas
+            if isinstance(delta, ContentDelta | ReasoningDelta):
+                return self._chunks[index].text_frame(delta)
         frames = b"".join(sse.data_frame(chunk) for chunk in self._chunks_of(*reply))
         return frames + sse.DONE if len(self._ends) == len(self._chunks) else frames
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import orjson
+
 from ninfer.actors.messages import Finished, PrefillProgress, Usage
+from ninfer.api import sse
 from ninfer.api.timings import Moments, timings
 from ninfer.text.output import (
     ContentDelta,
@@ -171,6 +174,18 @@ class ChunkBuilder:
         self._envelope = envelope
         self._index = index
         self._include_usage = include_usage
+        # What stands around the text in a frame of each kind: most of a frame is the same for every token.
+        self._around: dict[type[Delta], tuple[bytes, bytes]] = {}
+
+    def text_frame(self, delta: ReasoningDelta | ContentDelta) -> bytes:
+        """The frame of a piece with nothing else told."""
+        around = self._around.get(type(delta))
+        if around is None:
+            member = "content" if isinstance(delta, ContentDelta) else "reasoning_content"
+            name = f'"{member}":'.encode()
+            before, after = sse.data_frame(self._chunk({member: ""})).split(name + b'""')
+            around = self._around[type(delta)] = before + name, after
+        return around[0] + orjson.dumps(delta.text) + around[1]
 
     def role(self) -> dict[str, object]:
         """The first chunk."""

@@ -34,6 +34,7 @@ GREEDY_S = 1.0
 COST = "stream for the cost"
 COST_WORDS = 1500
 SAMPLE_S = 1.0
+PREDICTED = "llamacpp:tokens_predicted_total"
 
 
 def _parser() -> Parser:
@@ -154,7 +155,7 @@ async def _drive(target: Target, options: Any, process: Any) -> Json:
             await anyio.sleep(SAMPLE_S)
             memory.append(resident_mib(process.pid))
     wall_s = time.perf_counter() - begun
-    metrics = await _settled(target)
+    left = await _settled(target)
     return {
         "settings": {"clients": options.clients, "lanes": options.lanes, "seconds": options.seconds},
         "cost": cost,
@@ -163,7 +164,7 @@ async def _drive(target: Target, options: Any, process: Any) -> Json:
         "left": seen.left,
         "wrong": seen.wrong,
         "first_token_s": percentiles(seen.first_s),
-        "in_flight": metrics["llamacpp:requests_processing"] + metrics["llamacpp:requests_deferred"],
+        "in_flight": left["llamacpp:requests_processing"] + left["llamacpp:requests_deferred"],
         "memory_mib": {
             "begin": memory[0],
             "middle": max(memory[: len(memory) // 2 + 1]),
@@ -179,7 +180,7 @@ async def _settled(target: Target) -> dict[str, float]:
     found: dict[str, float] = {}
     with anyio.move_on_after(10):
         while True:
-            found = await _metrics(target)
+            found = await metrics(target)
             if not found["llamacpp:requests_processing"] + found["llamacpp:requests_deferred"]:
                 break
             await anyio.sleep(0.1)
@@ -248,11 +249,11 @@ async def _cost(target: Target, model: str, options: Any, pid: int) -> Json:
             for _ in range(options.lanes):
                 tasks.start_soon(stream)
             await anyio.sleep(1)
-            before, cpu, at = await _metrics(target), cpu_seconds(pid), time.perf_counter()
+            before, cpu, at = await metrics(target), cpu_seconds(pid), time.perf_counter()
             await anyio.sleep(options.cost_seconds - 0.5)
-            after, cpu_after, at_after = await _metrics(target), cpu_seconds(pid), time.perf_counter()
+            after, cpu_after, at_after = await metrics(target), cpu_seconds(pid), time.perf_counter()
             tasks.cancel_scope.cancel()
-    tokens = after["llamacpp:tokens_predicted_total"] - before["llamacpp:tokens_predicted_total"]
+    tokens = after[PREDICTED] - before[PREDICTED]
     return {
         "tokens": tokens,
         "tok_s": tokens / (at_after - at),
@@ -260,7 +261,7 @@ async def _cost(target: Target, model: str, options: Any, pid: int) -> Json:
     }
 
 
-async def _metrics(target: Target) -> dict[str, float]:
+async def metrics(target: Target) -> dict[str, float]:
     lines = (await target.get("/metrics")).decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
 

@@ -38,6 +38,7 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 _BYTE_OF = _byte_alphabet()
+_LATIN_1_OF = str.maketrans({letter: chr(byte) for letter, byte in _BYTE_OF.items()})
 
 
 def _object(resource: bytes, name: str) -> dict[str, object]:
@@ -165,7 +166,7 @@ class Tokenizer:
         """Bytes that a token stands for, the spelling for a control token; ValueError for an id that is no token."""
         spelling = self._spelling.get(token_id)
         if spelling is not None:
-            return bytes(_BYTE_OF[letter] for letter in spelling)
+            return spelling.translate(_LATIN_1_OF).encode("latin-1")
         try:
             return self._control[token_id]
         except KeyError:
