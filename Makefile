@@ -52,9 +52,9 @@ browser: .venv/ready-test
 load: .venv/ready-base
 	$(BIN)/ninfer-bench load $(ARGS)
 
-# About two hours of one core: 50,000 histories of sessions against a cold server.
-histories-long: .venv/ready-test
-	nice -n 19 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow tests/sessions/test_long.py
+# About five hours of one core: 50,000 histories of sessions against a cold server, on the embedded model.
+histories-long: .venv/ready-base
+	nice -n 19 $(BIN)/python -m tests.sessions.long --processes $(WORKERS) $(ARGS)
 
 # About five minutes of one core: two sessions of 300 turns, with guesses and without.
 sessions-long: .venv/ready-test
