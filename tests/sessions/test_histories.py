@@ -40,7 +40,6 @@ def played(name: str, servers: range) -> Counter[str]:
 def test_every_way_of_reuse_gives_the_answers_of_a_cold_server(part: int) -> None:
     events = played("embedded", EMBEDDED[part::EMBEDDED_PARTS])
     assert {"full_reset", "append_frontier", "append", "edit", "regenerate"} <= set(events), events
-    assert events["requests"] > 1.5 * events["full_reset"]
 
 
 @pytest.mark.parametrize("part", range(SMALL_PARTS))
