@@ -198,6 +198,7 @@ class LaneActor:
             tool_calls=parser.tool_calls,
             constraint=self._masks.report(service.request_id, terminated=parser.stop_id is not None),
             speculation=service.guesses if self._speculates else None,
+            thinking=self._masks.control(service.request_id),
         )
         send_last(service.replies, last)
 

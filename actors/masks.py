@@ -14,7 +14,7 @@ from anyio import to_thread
 from ninfer.actors.messages import ConstraintReport
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.constraints.enforced import Enforced
-from ninfer.constraints.matcher import Branch
+from ninfer.constraints.matcher import Branch, ThinkingControl
 from ninfer.errors import ActorStopped, DeadEnd
 from ninfer.scheduler.events import Event, MaskFailed, MaskReady
 
@@ -125,6 +125,11 @@ class Masks:
         held = self._held.get(request_id)
         if held is not None:
             await held.settled.wait()
+
+    def control(self, request_id: int) -> ThinkingControl | None:
+        """What became of its budget of thinking; None for a request without a constraint."""
+        held = self._held.get(request_id)
+        return held.enforced.matcher.control if held is not None else None
 
     def report(self, request_id: int, *, terminated: bool) -> ConstraintReport | None:
         """How it went (serving spec, 6.6); None for a request without a constraint.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ninfer.actors.runtime.replies import Sender
 from ninfer.constraints.enforced import Enforced
+from ninfer.constraints.matcher import ThinkingControl
 from ninfer.errors import NinferError
 from ninfer.ledger import PromptIdentity
 from ninfer.speculation.copying import CopyIndex
@@ -137,6 +138,7 @@ class Finished:
     tool_calls   what was seen of tool calls; None for a request whose output was not read for them
     constraint   how a constrained output went
     speculation  what guessing came to; None if there is none
+    thinking     what became of a budget of thinking; None if nothing held the output to one
     """
 
     reason: FinishReason
@@ -152,6 +154,7 @@ class Finished:
     tool_calls: ToolCallParse | None = None
     constraint: ConstraintReport | None = None
     speculation: DraftStatistics | None = None
+    thinking: ThinkingControl | None = None
 
 
 @dataclass(frozen=True, slots=True)

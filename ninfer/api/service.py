@@ -108,7 +108,7 @@ class Service:
 
     def _prepare(self, asked: Asked, thinking: Thinking) -> Prepared:
         prepared = preparation.prepare(asked, thinking, self.model, self.generation)
-        return Prepared(prepared, thinking.on, asked.tools.one_call)
+        return Prepared(prepared, thinking.on, asked.tools.one_call, asked.thinking_budget)
 
     async def count(self, asked: Asked, thinking: Thinking) -> int:
         """Tokens of the prompt, for a request that is only counted; it takes no capacity and may be of any length."""

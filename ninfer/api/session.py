@@ -40,11 +40,14 @@ class _Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What preparation makes: the request, whether it thinks, whether only its first tool call is wanted."""
+    """What preparation makes: the request, whether it thinks and how long at most, whether only its first tool call is
+    wanted.
+    """
 
     request: GenerationRequest
     enable_thinking: bool
     one_call: bool = False
+    thinking_budget: int | None = None
 
 
 class Session:
@@ -99,7 +102,10 @@ class Session:
             self._one_call = prepared.one_call
             sampling = prepared.request.sampling
             self._prepared = PreparedFacts(
-                prepared.enable_thinking, sampling, anyio.current_time() - self._ticket.received_at
+                prepared.enable_thinking,
+                sampling,
+                anyio.current_time() - self._ticket.received_at,
+                prepared.thinking_budget if prepared.enable_thinking else None,
             )
             # Told of every chunk, we know what a client that leaves has cost.
             self._wants_progress = prepared.request.progress

@@ -50,6 +50,20 @@ class Reading:
     max_tokens: int = 1 << 31
 
 
+@dataclass(frozen=True, slots=True)
+class ThinkingControl:
+    """What became of a budget of thinking (serving spec, 10.4 and 16.4).
+
+    budget       the limit that was in force; None if there was no room for one
+    tokens       ids of the text that closed the thinking early
+    of_thinking  how many of them came while the thinking was open, the one that closed it included
+    """
+
+    budget: int | None = None
+    tokens: int = 0
+    of_thinking: int = 0
+
+
 def effective_budget(budget: int, producible: int, suffix: int) -> int | None:
     """The limit that leaves room to close the thinking, None where there is no such room (10.4).
 
@@ -77,6 +91,8 @@ class Matcher:
         self._thought = 0
         self._early_close: Sequence[int] = ()
         self._budget: int | None = None
+        self._closes_early = False
+        self._control_tokens = 0
         self.branch = branch
         self._legal_bits = vocabulary.ordinary_bits
         if branch is not Branch.CONTENT:
@@ -87,6 +103,15 @@ class Matcher:
             self._budget = effective_budget(reading.thinking_budget, reading.max_tokens, len(self._early_close) + 1)
         if reading.prefix and grammar is not None:
             self._consume(vocabulary.tokenizer.encode(reading.prefix))
+
+    @property
+    def control(self) -> ThinkingControl:
+        """What has become of the budget so far."""
+        tokens = self._control_tokens
+        if not tokens:
+            return ThinkingControl(self._budget)
+        closing = self._early_close.index(self._vocabulary.close_id) + 1
+        return ThinkingControl(self._budget, tokens, min(tokens, closing))
 
     @property
     def may_end(self) -> bool:
@@ -109,6 +134,7 @@ class Matcher:
                 case Stage.CLOSING:
                     if token_id != self._forced.pop(0):
                         raise DeadEnd
+                    self._control_tokens += self._closes_early
                     if not self._forced:
                         self.stage = Stage.ANSWER
                 case Stage.ANSWER:
@@ -199,6 +225,7 @@ class Matcher:
         self._thought += 1
         self._matched = marker_progress(self._matched, vocabulary.tokenizer.text_bytes(token_id))
         if self._budget is not None and self._thought >= self._budget:
+            self._closes_early = True
             self._force(self._early_close)
 
     def _answer(self, token_id: int) -> None:

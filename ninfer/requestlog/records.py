@@ -74,11 +74,15 @@ class RequestFacts:
 
 @dataclass(frozen=True, slots=True)
 class PreparedFacts:
-    """What is known of a request once it is prepared."""
+    """What is known of a request once it is prepared.
+
+    thinking_budget   most tokens of thinking that were asked for; None for a request that does not think
+    """
 
     enable_thinking: bool
     sampling: Sampling
     prepare_s: float
+    thinking_budget: int | None = None
 
 
 def request_object(facts: RequestFacts, prepared: PreparedFacts | None) -> Record:
@@ -90,7 +94,7 @@ def request_object(facts: RequestFacts, prepared: PreparedFacts | None) -> Recor
     if prepared is not None:
         record |= {
             "enable_thinking": prepared.enable_thinking,
-            "thinking_budget": None,
+            "thinking_budget": prepared.thinking_budget,
             "sampling": asdict(prepared.sampling),
         }
     return record
@@ -128,7 +132,8 @@ def request_done(
     guessing: Guessing = NO_GUESSING,
 ) -> Record:
     """The request came to its end; all times on one monotonic scale."""
-    usage = finished.usage
+    usage, control = finished.usage, finished.thinking
+    injected = control.tokens if control is not None else 0
     result = {
         "finish_reason": finished.reason.value,
         "prompt_tokens": usage.prompt_tokens,
@@ -140,11 +145,11 @@ def request_done(
         "host_restored": finished.host_restored,
         "id_slot": finished.lane,
         "session_digest": finished.session_digest,
-        "thinking_budget": None,
-        "effective_thinking_budget": None,
-        "model_thinking_tokens": usage.reasoning_tokens,
-        "thinking_control_tokens": 0,
-        "thinking_control_applied": False,
+        "thinking_budget": prepared.thinking_budget,
+        "effective_thinking_budget": control.budget if control is not None else None,
+        "model_thinking_tokens": usage.reasoning_tokens - (control.of_thinking if control is not None else 0),
+        "thinking_control_tokens": injected,
+        "thinking_control_applied": injected > 0,
         "tool_call_count": finished.tool_calls.structured_call_count if finished.tool_calls is not None else 0,
         "tool_call_parse": asdict(finished.tool_calls) if finished.tool_calls is not None else None,
     }

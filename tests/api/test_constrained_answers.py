@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from ninfer.constraints.matcher import EARLY_CLOSE
 from tests.support.http import MODEL_ID, Served, model, says, served
+from tests.support.system import TOKENIZER
 
 pytestmark = pytest.mark.asyncio
 
@@ -56,10 +59,26 @@ async def test_thinking_comes_first_and_is_free() -> None:
     assert orjson.loads(message["content"])["a"] in ("x", "y")
 
 
-async def test_a_budget_ends_the_thinking() -> None:
-    async with served(says("on and on " * 50), the_model=model(enforces=True)) as state:
+async def test_a_budget_ends_the_thinking(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    async with served(says("on and on " * 50), the_model=model(enforces=True), log_path=log) as state:
         fields = {**PLAIN, "enable_thinking": True, "thinking_budget": 4}
         body = await post(state, "/v1/chat/completions", **fields, response_format=FORMAT)
+        await post(state, "/v1/chat/completions", **{**PLAIN, "thinking_budget": 4}, response_format=FORMAT)
+        quiet = {**PLAIN, "enable_thinking": True, "max_tokens": 2, "thinking_budget": 400}
+        await post(state, "/v1/chat/completions", **quiet, response_format=FORMAT)
+        records = [record for record in state.log_records() if record["event"] == "request_done"]
+    first, unthinking, short = (record["result"] for record in records)
+    assert [record["request"]["thinking_budget"] for record in records] == [4, None, 400]
+    assert (first["thinking_budget"], first["effective_thinking_budget"]) == (4, 4)
+    assert first["model_thinking_tokens"] == 4
+    assert first["thinking_control_applied"]
+    control = TOKENIZER.encode_with_control(EARLY_CLOSE)
+    assert first["thinking_control_tokens"] == len(control)
+    of_thinking = control.index(TOKENIZER.control_id("</think>")) + 1
+    assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 4 + of_thinking
+    assert (unthinking["effective_thinking_budget"], unthinking["thinking_control_applied"]) == (None, False)
+    assert (short["effective_thinking_budget"], short["thinking_control_tokens"]) == (400, 0)
     message = body["choices"][0]["message"]
     assert message["reasoning_content"].endswith("based on the thinking directly now.")
     assert orjson.loads(message["content"])["a"] in ("x", "y")

@@ -9,6 +9,7 @@ import pytest
 
 from ninfer.actors.messages import Finished, Usage
 from ninfer.config import SchedulerSettings
+from ninfer.constraints.matcher import ThinkingControl
 from ninfer.requestlog import records
 from ninfer.requestlog.records import PreparedFacts, RequestFacts
 from ninfer.scheduler.machine import Scheduler
@@ -83,6 +84,31 @@ def test_a_finished_request() -> None:
         "decode": 2.0,
         "total": 5.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("asked", "control", "effective", "of_the_model", "injected"),
+    [
+        (None, None, None, 9, 0),
+        (40, None, None, 9, 0),  # a hint that nothing enforces
+        (40, ThinkingControl(), None, 9, 0),  # no room for it
+        (40, ThinkingControl(38), 38, 9, 0),  # the model closed its thinking itself
+        (4, ThinkingControl(4, 7, 5), 4, 4, 7),
+    ],
+)
+def test_a_budget_of_thinking(
+    asked: int | None, control: ThinkingControl | None, effective: int | None, of_the_model: int, injected: int
+) -> None:
+    prepared = replace(PREPARED, thinking_budget=asked)
+    finished = Finished(FinishReason.STOP_TOKEN, Usage(10, 0, 20, 9), 0, 1.0, 2.0, 3.0, thinking=control)
+    record = cast("dict[str, Any]", records.request_done(FACTS, prepared, finished, 0.0, 5.0))
+    assert record["request"]["thinking_budget"] == asked
+    result = record["result"]
+    assert (result["thinking_budget"], result["effective_thinking_budget"]) == (asked, effective)
+    assert (result["model_thinking_tokens"], result["thinking_control_tokens"]) == (of_the_model, injected)
+    assert result["thinking_control_applied"] is (injected > 0)
+    started = cast("dict[str, Any]", records.request_start(FACTS, prepared))
+    assert started["request"]["thinking_budget"] == asked
 
 
 def test_a_request_without_a_token_has_no_times() -> None:
