@@ -6,7 +6,8 @@ the peer is gone (serving spec, 13.1, 16.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
@@ -27,6 +28,7 @@ from ninfer.requestlog.records import Guessing, PreparedFacts, RequestFacts
 from ninfer.requestlog.writer import RequestLog
 from ninfer.types import Sampling
 
+_PACKED_AT_ONCE = 1 << 12
 DISCONNECTED = "client disconnected"
 
 log = structlog.get_logger(__name__)
@@ -134,7 +136,7 @@ class Session:
         """What was prepared, with what its prompt is known by; on a worker thread."""
         prepared = work()
         request, copying = prepared.request, self._ticket.copying
-        identity = PromptIdentity.of(self._ticket.names, request.prompt_ids)
+        identity = PromptIdentity.of(self._ticket.names, packed(request.prompt_ids))
         copies = copying.index(request.prompt_ids, request.max_tokens) if copying is not None else None
         return replace(prepared, request=replace(request, identity=identity, copies=copies))
 
@@ -225,6 +227,14 @@ class Session:
 
     def _write(self, event: str, record: records.Record) -> None:
         self._log.write(event, record)
+
+
+def packed(ids: Sequence[int]) -> array[int]:
+    """Ids as an array, piece by piece: of a long prompt at once it keeps the interpreter for milliseconds."""
+    words = array("i")
+    for begin in range(0, len(ids), _PACKED_AT_ONCE):
+        words.extend(ids[begin : begin + _PACKED_AT_ONCE])
+    return words
 
 
 def done_line(request_id: int, record: records.Record) -> str:

@@ -18,6 +18,7 @@ COMMANDS = {
     "serve-path": ("start a server, stream from it, and compare it with the engine alone", "ninfer.bench.serve_path"),
     "fairness": ("start a server, stream from it while a long prompt arrives", "ninfer.bench.fairness"),
     "token-cost": ("where the processor time of a streamed token goes, without a model", "ninfer.bench.token_cost"),
+    "long-prompt": ("prepare a long conversation, and watch the event loop", "ninfer.bench.long_prompt"),
     "load": ("start a scripted server and crowd it", "ninfer.bench.load"),
     "ops": ("time single kernels against their floors", "ninfer.bench.ops"),
     "compare": ("time other people's implementations beside ours", "ninfer.bench.compare"),

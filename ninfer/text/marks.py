@@ -10,15 +10,17 @@ valid text holds. That a marked template writes what the plain one writes is che
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jinja2 import nodes
 
 from ninfer.errors import StartupError
 from ninfer.text.prompt import RenderedPrompt, Segment
 
-MARK = re.compile("([\ud800-\udfff])")
+MARK = re.compile("[\ud800-\udfff]")
 _FIRST_MARK = 0xD800
+# Long texts are searched in windows: a search keeps the interpreter to itself, at 10 ns a character.
+_WINDOW = 1 << 16
 _MARKS_MAX = 0x800
 
 # The children of a node whose value reaches the output; a node that is not listed passes all of its children on.
@@ -32,6 +34,13 @@ _WRITTEN_CHILDREN: dict[type[nodes.Node], tuple[str, ...]] = {
     nodes.If: ("body", "elif_", "else_"),
     nodes.For: ("body", "else_"),
 }
+
+
+def mark_places(text: str) -> Iterator[int]:
+    """Where marks stand in a text of any length, in order."""
+    for begin in range(0, len(text), _WINDOW):
+        for found in MARK.finditer(text, begin, begin + _WINDOW):
+            yield found.start()
 
 
 class Marks:
@@ -62,11 +71,16 @@ class Marks:
 
     def read(self, marked: str) -> RenderedPrompt:
         """The prompt that a marked template wrote."""
-        segments = (
-            Segment(self.spellings[ord(piece) - _FIRST_MARK], control=True) if n % 2 else Segment(piece, control=False)
-            for n, piece in enumerate(MARK.split(marked))
-        )
-        return RenderedPrompt(tuple(segment for segment in segments if segment.text))
+        segments: list[Segment] = []
+        position = 0
+        for at in mark_places(marked):
+            if at > position:
+                segments.append(Segment(marked[position:at], control=False))
+            segments.append(Segment(self.spellings[ord(marked[at]) - _FIRST_MARK], control=True))
+            position = at + 1
+        if position < len(marked):
+            segments.append(Segment(marked[position:], control=False))
+        return RenderedPrompt(tuple(segments))
 
     def leaves_spelling(self, prompt: RenderedPrompt) -> bool:
         """Whether plain text of the prompt holds a control spelling."""

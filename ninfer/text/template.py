@@ -13,7 +13,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ninfer.errors import RequestRejected, StartupError
-from ninfer.text.marks import MARK, Marks, mark_probes
+from ninfer.text.marks import Marks, mark_places, mark_probes
 from ninfer.text.prompt import FAMILY_CONTROL_TOKENS, RenderedPrompt
 
 # Stock templates of the model spec, section 2.7, for which our own renderer of the same generation stands in.
@@ -190,7 +190,7 @@ def _holds_mark(value: object) -> bool:
     while rest:
         item = rest.pop()
         if isinstance(item, str):
-            if not item.isascii() and MARK.search(item) is not None:
+            if not item.isascii() and next(mark_places(item), None) is not None:
                 return True
         elif isinstance(item, Mapping):
             rest += item.keys()

@@ -160,7 +160,12 @@ class Tokenizer:
     def _encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         # Only the batch call of the library releases the interpreter lock.
         encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        # One by one, from the end: thousands of them freed together keep the interpreter for milliseconds.
+        ids: list[list[int]] = []
+        while encodings:
+            ids.append(encodings.pop().ids)
+        ids.reverse()
+        return ids
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for, the spelling for a control token; ValueError for an id that is no token."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ninfer.text.marks import Marks, mark_places
 from ninfer.text.prompt import FAMILY_CONTROL_TOKENS, RenderedPrompt, Segment
 
 
@@ -40,3 +41,15 @@ def test_continued_keeps_text_segments_apart_from_control_tokens() -> None:
     assert RenderedPrompt((control("</think>"),)).continued("a").segments == (control("</think>"), plain("a"))
     assert RenderedPrompt(()).continued("a").segments == (plain("a"),)
     assert prompt.continued("") is prompt
+
+
+@pytest.mark.parametrize("length", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_marks_are_found_on_both_sides_of_a_window(length: int) -> None:
+    marks = Marks(("<|a|>", "<|b|>"))
+    first, second = "\ud800", "\ud801"
+    text = "é" * length
+    prompt = marks.read(f"{first}{text}{second}{second}{text}")
+    between = (Segment(text, control=False),) if length else ()
+    control = (Segment("<|b|>", control=True),) * 2
+    assert prompt.segments == (Segment("<|a|>", control=True), *between, *control, *between)
+    assert list(mark_places(f"{text}{first}")) == [length]
