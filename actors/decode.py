@@ -39,6 +39,7 @@ class DecodeActor(StepActor[DecodeTogether]):
                 tokens.drafted,
                 tokens.accepted,
                 row.copied is not None,
+                self._free(request_id, tokens),
             )
             for request_id, row, tokens in drawn
         )

@@ -34,6 +34,7 @@ class _Held:
     """A request's constraint where it stands.
 
     settled   set when nothing of it is being worked out
+    free      tokens that may be drawn under the mask before it changes
     """
 
     enforced: Enforced
@@ -41,11 +42,18 @@ class _Held:
     ahead: Ahead
     may_end: bool
     branch: Branch
+    free: int
     settled: anyio.Event = field(default_factory=anyio.Event)
     positions: int = 0
     upload_bytes: int = 0
     mask_s: float = 0.0
     matcher_s: float = 0.0
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """The matcher takes tokens; it has gone as far as they lead."""
+        matcher = self.enforced.matcher
+        matcher.advance(token_ids)
+        self.may_end, self.branch, self.free = matcher.may_end, matcher.branch, matcher.free
 
     def count(self) -> None:
         """A mask is there that a step will be given."""
@@ -64,6 +72,8 @@ class _Advance:
 
 class Masks:
     """Holds the matcher of every constrained request from its submission until it is forgotten.
+
+    Where the mask is the same behind nearly all tokens, as in thinking, tokens are taken in passing: nobody waits.
 
     report   takes the news of each mask, which the scheduler waits for
     note     takes each mask before that, by request, and those behind likely tokens
@@ -89,7 +99,9 @@ class Masks:
     def begin(self, request_id: int, enforced: Enforced) -> None:
         """A request has come that brings the mask of its first draw."""
         matcher = enforced.matcher
-        held = _Held(enforced, enforced.mask, NOTHING, matcher.may_end, matcher.branch, mask_s=enforced.mask_s)
+        held = _Held(
+            enforced, enforced.mask, NOTHING, matcher.may_end, matcher.branch, matcher.free, mask_s=enforced.mask_s
+        )
         held.settled.set()
         held.count()
         self._held[request_id] = held
@@ -109,16 +121,36 @@ class Masks:
         ids, masks = self._held[request_id].ahead
         return ids[:count], masks[:count]
 
-    def drawn(self, request_id: int, token_ids: Sequence[int]) -> None:
-        """These ids were drawn for a request, and none of them ends it: make the next mask, if it is constrained."""
+    def halts(self, request_id: int) -> bytes | None:
+        """Ids behind which the request has another mask; None where it has one behind each, or none at all."""
+        held = self._held.get(request_id)
+        return held.enforced.matcher.halts if held is not None and held.free else None
+
+    def drawn(self, request_id: int, token_ids: Sequence[int]) -> int:
+        """These ids were drawn for a request, and none of them ends it: make the next mask, if it needs one.
+
+        returns  tokens that it may draw under the mask that it has; 0 if another one is being made, or it has none
+        """
         held = self._held.get(request_id)
         if held is None:
-            return
+            return 0
+        if held.enforced.matcher.is_free:
+            held.advance(token_ids)
+            return 0
+        if held.free:
+            # Up to the last of them the mask was the same, and no grammar is asked.
+            held.advance(token_ids)
+            held.positions += len(token_ids) - 1
+            token_ids = ()
+            if held.free:
+                held.positions += 1
+                return held.free
         held.settled = anyio.Event()
         try:
             self.mailbox.put_nowait(_Advance(request_id, held, tuple(token_ids)))
         except ActorStopped:
             held.settled.set()  # its client has been told
+        return 0
 
     async def settled(self, request_id: int) -> None:
         """Wait until nothing is being worked out for the request."""
@@ -168,20 +200,19 @@ class Masks:
             log.exception("a mask could not be made", error=f"{type(error).__name__}: {error}")
             event = MaskFailed(message.request_id, "internal_error")
         else:
-            ids, masks = message.held.ahead
-            self._note(message.request_id, message.held.mask, masks)
-            event = MaskReady(message.request_id, len(ids))
+            held, (ids, masks) = message.held, message.held.ahead
+            self._note(message.request_id, held.mask, masks)
+            event = MaskReady(message.request_id, len(ids), held.free, masked=not held.enforced.matcher.is_free)
         message.held.settled.set()
         self._report(event)
 
     def _step(self, held: _Held, token_ids: tuple[int, ...]) -> None:
         """On a worker thread, which has the matcher for itself until the scheduler is told."""
         matcher, begin = held.enforced.matcher, self._clock()
-        matcher.advance(token_ids)
+        held.advance(token_ids)
         advanced = self._clock()
         held.mask = matcher.mask()
         held.ahead = matcher.ahead(self._most) if held.mask is not None and self._most else NOTHING
-        held.may_end, held.branch = matcher.may_end, matcher.branch
         held.matcher_s += advanced - begin
         held.mask_s += self._clock() - advanced
         held.count()

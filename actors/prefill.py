@@ -35,7 +35,8 @@ class PrefillActor(StepActor[ReadChunk | ReadPart]):
         count = len(drawn.token_ids) if drawn is not None else 0
         stopped = drawn is not None and drawn.stopped
         blocks = self._ledgers.drawn(message.lane, drawn.token_ids) if drawn is not None else ()
-        self._report(ChunkLanded(step, count, stopped, result.device_s, blocks))
+        free = self._free(message.request_id, drawn) if drawn is not None else 0
+        self._report(ChunkLanded(step, count, stopped, result.device_s, blocks, free))
         self._tell_lane(message.lane, Progress(message.request_id, message.end, now))
         if drawn is not None:
             self._hand_over(message.request_id, drawn, now)

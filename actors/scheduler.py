@@ -179,7 +179,7 @@ class SchedulerActor:
                     blocks,
                     request.marks,
                     request.priority,
-                    masked=request.enforced is not None,
+                    masked=request.enforced is not None and not request.enforced.matcher.is_free,
                 )
             )
 
@@ -276,13 +276,15 @@ class SchedulerActor:
         rows = tuple(self._row(row) for row in command.rows)
         request_ids = tuple(row.request_id for row in command.rows)
         plan = DecodeRound(rows, command.before)
-        copies = tuple(row.copies if plan.mask is None else 0 for row, plan in zip(command.rows, rows, strict=True))
+        changes = (plan.mask is not None and plan.halts is None for plan in rows)
+        copies = tuple(0 if fixed else row.copies for row, fixed in zip(command.rows, changes, strict=True))
         self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan, copies))
 
     def _row(self, row: cmd.RowStart) -> DecodeRow:
         mask = self._masks.mask(row.request_id)
-        if mask is None:
-            return DecodeRow(row.lane, row.position, row.mapping, None, row.drafts)
+        halts = self._masks.halts(row.request_id)
+        if mask is None or halts is not None:
+            return DecodeRow(row.lane, row.position, row.mapping, mask, row.drafts, halts=halts)
         guesses, behind = self._masks.ahead(row.request_id, row.copies)
         return DecodeRow(row.lane, row.position, row.mapping, mask, len(guesses), guesses or None, behind)
 

@@ -76,12 +76,14 @@ class StepActor(Generic[M]):
 
         self._device.launch(step, lambda: launch(engine), landed, failed)
 
+    def _free(self, request_id: int, drawn: Drawn) -> int:
+        """How many more tokens a request may draw under its mask; with 0 the one behind these is made meanwhile."""
+        return 0 if drawn.stopped else self._masks.drawn(request_id, drawn.token_ids)
+
     def _hand_over(
         self, request_id: int, drawn: Drawn, now: float, guesses: tuple[int, int, bool] | None = None
     ) -> None:
-        """Give a lane the tokens drawn for its request; the mask behind them is made meanwhile."""
-        if not drawn.stopped:
-            self._masks.drawn(request_id, drawn.token_ids)
+        """Give a lane the tokens drawn for its request."""
         self._log.drawn(now, request_id, drawn.token_ids)
         self._tell_lane(drawn.lane, Draw(request_id, drawn.token_ids, drawn.stopped, now, guesses, drawn.logprobs))
 

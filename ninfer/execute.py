@@ -200,7 +200,8 @@ class Executor(Onlooker):
             copied = guesses.get(row.request_id)
             drafts = len(copied) if copied is not None else 0
             mask, ahead = self._masks.get(row.request_id, NO_MASK)
-            behind = ahead[:drafts] if mask is not None else ()
+            # Where no masks behind guesses were made it was the same behind all tokens but the last.
+            behind = (ahead or (mask,) * drafts)[:drafts] if mask is not None else ()
             rows.append(DecodeRow(row.lane, row.position, row.mapping, mask, drafts, copied, behind))
         return self._engine.launch(DecodeRound(tuple(rows), command.before))
 

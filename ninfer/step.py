@@ -135,9 +135,11 @@ class DecodeRow:
     mask     ids that may be drawn, as little-endian 32-bit words: bit ``id % 32`` of word ``id // 32``; None for all.
              Ids behind its last word may not. At least one id is left
     drafts   how many tokens behind the anchor may be guessed and verified along with it; the mapping covers their
-             positions. The engine may guess fewer. With a mask all guesses are copied
+             positions. The engine may guess fewer. With a mask all guesses are copied, unless there are `halts`
     copied   guesses to verify instead of the engine's own: at most `drafts`; None leaves it to the engine
-    masks    with a mask: what may be drawn behind each copied guess
+    masks    with a mask and without `halts`: what may be drawn behind each copied guess
+    halts    ids behind which the mask is another one, in the form of a mask; behind all others it is the same. Such an
+             id is the last that this round draws for the row, whatever was guessed behind it
     """
 
     lane: int
@@ -147,6 +149,7 @@ class DecodeRow:
     drafts: int = 0
     copied: tuple[int, ...] | None = field(default=None, repr=False)
     masks: tuple[bytes, ...] = field(default=(), repr=False)
+    halts: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

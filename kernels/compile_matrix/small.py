@@ -121,7 +121,7 @@ def _drawing() -> Iterator[Variant]:
     yield Variant(
         "accept",
         triton_draw.accept_columns,
-        dict.fromkeys(("drawn", "lanes", "ids", "live", "counts", "anchors", "results"), "i32"),
+        dict.fromkeys(("drawn", "lanes", "ids", "live", "halts", "counts", "anchors", "results"), "i32"),
         {"L": MAX_COLUMNS},
         warps=1,
         dependent=False,

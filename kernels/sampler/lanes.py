@@ -35,6 +35,7 @@ class LaneTables:
     anchors  [C]     int32: the last drawn token
     masks    [C, W]  int32, W = :func:`mask_words` of V: ids that may be drawn, at least one of them public; or
              [C, L, W], for each of the columns that are verified together
+    halts    [C, W]  int32: ids that are the last of the columns that are verified together
     """
 
     laws: Tensor
@@ -42,6 +43,7 @@ class LaneTables:
     counts: Tensor
     anchors: Tensor
     masks: Tensor
+    halts: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

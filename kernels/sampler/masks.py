@@ -23,6 +23,11 @@ def mask_row(mask: bytes, words: int) -> Tensor:
     return row
 
 
+def has(mask: bytes, token_id: int) -> bool:
+    """Whether a mask in bytes has the bit of an id."""
+    return token_id // 8 < len(mask) and bool(mask[token_id // 8] >> token_id % 8 & 1)
+
+
 def allowed(row: Tensor, vocabulary: int) -> Tensor:
     """[vocabulary] bool of a row [words] int32."""
     bits = torch.arange(WORD_BITS, dtype=torch.int32, device=row.device)

@@ -110,11 +110,12 @@ def draw_token(
     tl.store(results + 2 * token + 1, stopped + 2 * fault)
 
 
-@triton.jit(do_not_specialize=["vocabulary", "columns", "width"])
+@triton.jit(do_not_specialize=["vocabulary", "words", "columns", "width"])
 def accept_columns(
-    drawn, lanes, ids, live, counts, anchors, results, vocabulary, columns, width, L: tl.constexpr
+    drawn, lanes, ids, live, halts, counts, anchors, results, vocabulary, words, columns, width, L: tl.constexpr
 ):  # fmt: skip
-    """A program goes through the columns of a lane, for as long as what was drawn is what was guessed."""
+    """A program goes through the columns of a lane, for as long as what was drawn is what was guessed and does not
+    halt it."""
     row = tl.program_id(0).to(tl.int64)
     lane = tl.load(lanes + row).to(tl.int64)
     column = tl.arange(0, L)
@@ -123,7 +124,10 @@ def accept_columns(
     token = tl.load(drawn + 2 * at, mask=there, other=0)
     flags = tl.load(drawn + 2 * at + 1, mask=there, other=0)
     guess = tl.load(ids + at + 1, mask=column + 1 < columns, other=-1)
-    goes_on = (column < tl.load(live + row)) & (token == guess) & (flags == 0)
+    # Behind logits that are not finite the token may be none.
+    word = tl.load(halts + lane * words + (token >> 5), mask=there & (token >= 0), other=0)
+    halts_not = ((word >> (token & 31)) & 1) == 0
+    goes_on = (column < tl.load(live + row)) & (token == guess) & (flags == 0) & halts_not
     accepted = tl.min(tl.where(goes_on, L, column), axis=0)
     kept = column <= accepted
     tl.store(results + row * width + 2 + column, token, mask=there)
@@ -159,8 +163,8 @@ def verify(
 ) -> None:
     _draw(logits, public_ids, lanes, columns, ids, uniforms, tables, buffers, buffers.drawn, commits=False)
     accept_columns[(lanes.shape[0],)](
-        buffers.drawn, lanes, ids, live, tables.counts, tables.anchors, results, logits.shape[1], columns,
-        results.shape[1], L=MAX_COLUMNS, num_warps=1,
+        buffers.drawn, lanes, ids, live, tables.halts, tables.counts, tables.anchors, results, logits.shape[1],
+        tables.halts.shape[1], columns, results.shape[1], L=MAX_COLUMNS, num_warps=1,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ninfer.kernels.sampler.lanes import NOT_FINITE, STOPPED, DrawBuffers, LaneTables, draw
+from ninfer.kernels.sampler.masks import allowed
 
 
 def verify(
@@ -37,7 +38,8 @@ def verify(
     uniforms  [B L]    fp32 in [0, 1)
     results   [B, 2 + L'] int32, L' >= L: how many guesses were right; STOPPED | NOT_FINITE; the tokens, one more than
               guesses were right, and then anything. With NOT_FINITE the others mean nothing
-    effects   writes results; the tokens are counted, the last becomes its lane's anchor. A stop token is the last
+    effects   writes results; the tokens are counted, the last becomes its lane's anchor. A stop token is the last, and
+              so is one that halts its lane
     """
     rows = lanes.shape[0]
     assert logits.shape[0] == ids.shape[0] == uniforms.shape[0] == rows * columns
@@ -50,6 +52,7 @@ def verify(
         return
     drawn = torch.empty(1, 2, dtype=torch.int32)
     for row in range(rows):
+        halts = allowed(tables.halts[int(lanes[row])], public_ids)
         for column in range(int(live[row]) + 1):
             at = row * columns + column
             masks = tables.masks[:, column] if tables.masks.dim() == 3 else tables.masks
@@ -61,5 +64,5 @@ def verify(
             results[row, 2 + column] = token
             results[row, 0], results[row, 1] = column, flags
             goes_on = column < int(live[row]) and token == int(ids[at + 1])
-            if not goes_on or flags & (STOPPED | NOT_FINITE):
+            if not goes_on or flags & (STOPPED | NOT_FINITE) or bool(halts[token]):
                 break

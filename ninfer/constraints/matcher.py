@@ -16,6 +16,9 @@ EARLY_CLOSE = (
     "</think>\n\n"
 )
 
+# More tokens than any request draws.
+UNLIMITED = 1 << 31
+
 
 class Stage(Enum):
     """Where the output of a request stands."""
@@ -124,6 +127,20 @@ class Matcher:
     def is_free(self) -> bool:
         """Whether nothing is held to anything any more."""
         return self.stage is Stage.ENDED or (self.stage is Stage.ANSWER and self._grammar is None)
+
+    @property
+    def free(self) -> int:
+        """Ids that may be drawn under the present mask, one behind the other, as long as none of `halts` is; 0 where
+        each has another mask.
+        """
+        if self.stage is not Stage.THINKING or self._matched:
+            return 0
+        return UNLIMITED if self._budget is None else self._budget - self._thought
+
+    @property
+    def halts(self) -> bytes:
+        """Ids behind which there is another mask where there are `free` ones, in the form of a mask."""
+        return self._vocabulary.thinking_halts
 
     def advance(self, token_ids: Iterable[int]) -> None:
         """Take ids that were drawn under the masks, in order; raises DeadEnd."""

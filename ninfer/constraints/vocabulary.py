@@ -15,11 +15,12 @@ WORD_BITS = 32
 class Vocabulary:
     """Made once per model; takes about two seconds for a quarter of a million tokens, so not on an event loop.
 
-    words        32-bit words of a mask, ``ceil(id_count / 32)``
-    close_id     the token that closes thinking
-    after_close  what stands between it and the answer
-    call_id      the token that opens a tool call
-    *_bits       sets of ids, as the bits of a number
+    words           32-bit words of a mask, ``ceil(id_count / 32)``
+    close_id        the token that closes thinking
+    after_close     what stands between it and the answer
+    call_id         the token that opens a tool call
+    thinking_halts  ids behind which thinking has another mask than `thinking_mask(0)`, in the form of a mask
+    *_bits          sets of ids, as the bits of a number
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -36,6 +37,7 @@ class Vocabulary:
         self.call_id = tokenizer.control_id(TOOL_CALL_OPEN)
         self.stop_bits = bits_of(tokenizer.stop_ids)
         self._thinking = _thinking_masks(tokens, self.words, self.close_id)
+        self.thinking_halts = _thinking_halts(tokens, self.words, self.close_id)
 
     def is_ordinary(self, token_id: int) -> bool:
         """Whether an id is that of a token of text, not of a control token and not of none."""
@@ -96,6 +98,11 @@ def _bytes_or_none(tokenizer: Tokenizer, token_id: int) -> bytes:
         return tokenizer.token_bytes(token_id)
     except ValueError:
         return b""
+
+
+def _thinking_halts(tokens: _Tokens, words: int, close_id: int) -> bytes:
+    begin = [n for n in tokens.ordinary if _CLOSE[:1] in tokens.tokens[n] and marker_progress(0, tokens.tokens[n])]
+    return bits_of((close_id, *begin)).to_bytes(words * 4, "little")
 
 
 def _thinking_masks(tokens: _Tokens, words: int, close_id: int) -> list[bytes]:

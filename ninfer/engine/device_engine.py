@@ -119,6 +119,7 @@ class DeviceEngine(KeepsStates):
         self._open: tuple[PrefillChunk, int] | None = None  # a chunk that has parts to come, and the next of them
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         cache.drawing.masks.fill_(_EVERYTHING)
+        cache.drawing.halts.zero_()
 
     @classmethod
     def load(cls, artifact: ServedModel, settings: EngineSettings, public_ids: int) -> DeviceEngine:
@@ -191,6 +192,7 @@ class DeviceEngine(KeepsStates):
                 torch.cuda.synchronize(self._device)
             self._cache.drawing.counts.zero_()
             self._cache.drawing.masks.fill_(_EVERYTHING)
+            self._cache.drawing.halts.zero_()
         except RuntimeError as error:
             raise DeviceFault(f"the device is lost: {error}") from error
         self._lanes = [Lane() for _ in self._lanes]
@@ -297,6 +299,7 @@ class DeviceEngine(KeepsStates):
         tables.stops[number].copy_(self._locked(torch.tensor(stops, dtype=torch.int32)), non_blocking=True)
         tables.counts[number].zero_()
         tables.masks[number].fill_(_EVERYTHING)
+        tables.halts[number].zero_()
 
     # --- rounds --------------------------------------------------------------------------------------------------
 
@@ -364,7 +367,11 @@ class DeviceEngine(KeepsStates):
         lane = self._lanes[row.lane]
         lane.check_row(row)
         self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
-        self._allow(row.lane, row.mask, *row.masks[:live])
+        if row.mask is not None and row.halts is not None:
+            self._allow_throughout(row.lane, row.mask)
+        else:
+            self._allow(row.lane, row.mask, *row.masks[:live])
+        self._halt(row.lane, row.halts)
         told = _Row(row.lane, row.position, lane.state_block, drawn_by)
         block = row.position // PAGE_TOKENS
         if block > lane.state_block:
@@ -409,7 +416,27 @@ class DeviceEngine(KeepsStates):
                 masks[number, column].copy_(words, non_blocking=True)
         if lane.is_masked and row[0] is None:
             masks[number].fill_(_EVERYTHING)
-        lane.is_masked = row[0] is not None
+        lane.is_masked, lane.mask = row[0] is not None, None
+
+    def _allow_throughout(self, number: int, mask: bytes) -> None:
+        """What all next tokens of a lane may be, in every column, until something else is said."""
+        lane = self._lanes[number]
+        if mask != lane.mask:
+            self._allow(number, mask)
+            columns = self._cache.drawing.masks[number]
+            columns[1:].copy_(columns[:1].expand_as(columns[1:]))
+            lane.mask = mask
+
+    def _halt(self, number: int, halts: bytes | None) -> None:
+        """Which ids end the rounds of a lane from the next one on; None for no id."""
+        lane, words = self._lanes[number], self._cache.drawing.halts[number]
+        if halts == lane.halts:
+            return
+        if halts is None:
+            words.zero_()
+        else:
+            words.copy_(self._locked(mask_row(halts, len(words))), non_blocking=True)
+        lane.halts = halts
 
     # --- memory --------------------------------------------------------------------------------------------------
 

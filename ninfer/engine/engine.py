@@ -21,7 +21,7 @@ from ninfer.engine.plan import MemoryPlan, plan_memory
 from ninfer.engine.transfers import Transfers
 from ninfer.errors import DeviceFault, StartupError
 from ninfer.kernels.sampler.logprobs import logprob_rows
-from ninfer.kernels.sampler.masks import masked
+from ninfer.kernels.sampler.masks import has, masked
 from ninfer.kernels.sampler.op import Purpose, sample, uniform
 from ninfer.model.arena import Arena
 from ninfer.model.cache import Cache, build_cache
@@ -268,7 +268,7 @@ class Engine(KeepsStates):
 
     def _accept(self, plan: DecodeRound, guesses: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
         """The tokens of each row: drawn one after the other as in rounds without guesses, as long as what is drawn is
-        what was guessed and not a stop id.
+        what was guessed and neither a stop id nor one that halts the row.
         """
         tokens: list[list[int]] = [[] for _ in plan.rows]
         firsts = [sum(1 + len(guess) for guess in guesses[:number]) for number in range(len(guesses))]
@@ -281,13 +281,15 @@ class Engine(KeepsStates):
                 self._logits[[firsts[number] + column for number in going]],
                 tuple(row.position + column for row in rows),
                 Purpose.DECODE,
-                tuple(row.masks[column - 1] if column and row.mask is not None else row.mask for row in rows),
+                tuple(row.masks[column - 1] if column and row.masks else row.mask for row in rows),
             )
             left = []
             for number, token in zip(going, drawn, strict=True):
                 tokens[number].append(token)
+                row = plan.rows[number]
                 goes_on = guesses[number][column : column + 1] == (token,)
-                if goes_on and token not in self._lanes[plan.rows[number].lane].running.stop_ids:
+                halts = row.halts is not None and has(row.halts, token)
+                if goes_on and not halts and token not in self._lanes[row.lane].running.stop_ids:
                     left.append(number)
             going = left
             column += 1

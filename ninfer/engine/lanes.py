@@ -26,6 +26,8 @@ class Lane:
     frontier     positions in the cache
     state_block  block whose entry state and columns the lane holds; 0 has none
     is_masked    not every id may be drawn
+    mask         that all columns of the lane have, if it is one and the same; a round need not bring it along again
+    halts        ids that end a round of the lane
     """
 
     setup: LaneSetup | None = None
@@ -33,6 +35,8 @@ class Lane:
     frontier: int = 0
     state_block: int = 0
     is_masked: bool = False
+    mask: bytes | None = None
+    halts: bytes | None = None
 
     def restarted(self, setup: LaneSetup, begin: int) -> Lane:
         """The lane for a request whose first chunk begins at a block start; beyond 0 it goes on from what it holds."""
@@ -68,9 +72,11 @@ class Lane:
         """A row of a round stands where the lane does, behind a prompt."""
         assert row.position == self.frontier > 0, f"row at {row.position}, lane at {self.frontier}"
         assert len(row.copied or ()) <= row.drafts, f"{len(row.copied or ())} guesses where {row.drafts} may be"
-        wanted = 0 if row.mask is None or row.copied is None else len(row.copied)
+        changes = row.mask is not None and row.halts is None
+        wanted = len(row.copied) if changes and row.copied is not None else 0
         assert len(row.masks) == wanted, f"{len(row.masks)} masks behind guesses, {wanted} wanted"
-        assert row.mask is None or row.copied is not None or not row.drafts, "guesses of the drafter behind a mask"
+        assert not changes or row.copied is not None or not row.drafts, "guesses of the drafter behind a mask"
+        assert row.halts is None or row.mask is not None, "what ends the time of a mask, without one"
 
     @property
     def running(self) -> LaneSetup:

@@ -30,7 +30,7 @@ class DeviceCache:
     pools     attention pages
     slots     state and open rows of the recurrent layers
     tables    [C, L] int32: physical page of each block
-    drawing   laws, stop ids, counts, anchors and masks
+    drawing   laws, stop ids, counts, anchors, masks and what halts a round
     pending   [C, 1 + K, H] bf16, or None without a drafter: hidden states behind the last step of a lane
     carried   what moves between lanes and host memory
     """
@@ -90,6 +90,7 @@ def lane_specs(config: TextConfig, lanes: int, blocks: int, columns: int = 1) ->
         TensorSpec("stops", (lanes, MAX_STOP_IDS), "int32"),
         TensorSpec("anchors", (lanes,), "int32"),
         TensorSpec("masks", (lanes, columns, mask_words(config.vocab_size)), "int32"),
+        TensorSpec("halts", (lanes, mask_words(config.vocab_size)), "int32"),
     )
 
 
@@ -129,6 +130,7 @@ def build_device_cache(
             counts=state["counts"],
             anchors=state["anchors"],
             masks=state["masks"],
+            halts=state["halts"],
         ),
         pending=state["pending"] if drafter else None,
         carried=Carried(

@@ -100,10 +100,18 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class MaskReady:
-    """What the request may draw next is known, and behind `ahead` tokens that are likely to be drawn first."""
+    """What the request may draw next is known.
+
+    ahead    and behind so many tokens that are likely to be drawn first
+    free     so many tokens may be drawn one behind the other before it changes, whatever they are, unless a row says
+             that it was halted; 0 if it changes with each
+    masked   whether there will be a mask ever again
+    """
 
     request_id: int
     ahead: int = 0
+    free: int = 0
+    masked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,7 @@ class PartLanded:
 @dataclass(frozen=True, slots=True)
 class ChunkLanded:
     """A prefill unit is done, with the last of its parts. `drawn` is 1 if it drew the first token, `stopped` if that
-    was a stop id; `blocks` holds the digest of the block that this token has filled.
+    was a stop id; `blocks` holds the digest of the block that this token has filled; `free` as with `RowLanded`.
     """
 
     step: int
@@ -150,6 +158,7 @@ class ChunkLanded:
     stopped: bool
     device_s: float
     blocks: tuple[str, ...] = ()
+    free: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +169,8 @@ class RowLanded:
     drafted    guesses that were verified, at most as many as the row was launched with
     accepted   how many of them, from the first on, were right
     copied     whether they were copied from the request's text
+    free       of a request that draws under masks: so many tokens may still be drawn under the one that there was; with
+               0 the next is being made, and :class:`MaskReady` tells of it
     """
 
     request_id: int
@@ -169,6 +180,7 @@ class RowLanded:
     drafted: int = 0
     accepted: int = 0
     copied: bool = False
+    free: int = 0
 
 
 @dataclass(frozen=True, slots=True)

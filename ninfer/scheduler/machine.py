@@ -221,7 +221,7 @@ class Scheduler:
         request = self._known(event.request_id)
         if request is not None:
             self._move(request, RequestSignal.MASKED)
-            request.ahead = event.ahead
+            request.ahead, request.free, request.masked = event.ahead, event.free, event.masked
 
     def _on_mask_failed(self, event: ev.MaskFailed) -> None:
         request = self._known(event.request_id)
@@ -347,7 +347,7 @@ class Scheduler:
             return
         if request.state is RequestState.READING_IN_STEP and request.limit > 0 and not event.drawn:
             raise IllegalTransition(f"request {request.id} was read to its end and nothing was drawn")
-        self._land_drawn(request, event.drawn, event.stopped)
+        self._land_drawn(request, event.drawn, event.stopped, event.free)
 
     def _on_round_landed(self, event: ev.RoundLanded) -> None:
         step = self.flight.land(event.step, DeviceSignal.ROUND_LANDED)
@@ -369,13 +369,13 @@ class Scheduler:
                 self._totals.decode_tokens += row.drawn
                 if self.settings.guesses:
                     self._totals.count_drafts(row.drafted, row.accepted, copied=row.copied)
-            self._land_drawn(request, row.drawn, row.stopped)
+            self._land_drawn(request, row.drawn, row.stopped, row.free)
 
-    def _land_drawn(self, request: Request, drawn: int, stopped: bool) -> None:
+    def _land_drawn(self, request: Request, drawn: int, stopped: bool, free: int) -> None:
         request.drawn += drawn
+        request.free = free
         if not stopped and request.drawn < request.limit:
-            waits = RequestSignal.LANDED_UNMASKED if request.masked else RequestSignal.LANDED_READY
-            self._land_request(request, waits)
+            self._land_request(request, RequestSignal.LANDED_UNMASKED if request.held else RequestSignal.LANDED_READY)
             return
         if request.state not in ENDED:
             reason = FinishReason.STOP_TOKEN if stopped else request.limit_reason

@@ -42,7 +42,8 @@ class Request:
     blocks   digests of the full blocks of prompt and drawn tokens, void ones included
     marks    places in the prompt whose states are worth keeping
     priority lower goes first
-    masked   whether each draw waits for a mask that depends on the one before; for `ahead` likely tokens they are known
+    masked   whether draws wait for masks that depend on those before; for `ahead` likely tokens they are known, and for
+             `free` tokens, whatever they are, there is one
     retained tokens that its lane was said to keep when it ended
     guesses  what is known of its guesses, for the choice of their number
     sought   whether the disk cache was asked for its beginning, and `fetched` how many tokens came from there
@@ -67,6 +68,7 @@ class Request:
     priority: int = 0
     masked: bool = False
     ahead: int = 0
+    free: int = 0
     guesses: Experience = field(default_factory=Experience)
     sought: bool = False
     fetched: int = 0
@@ -86,11 +88,18 @@ class Request:
 
     @property
     def open_drafts(self) -> int:
-        """Guesses that a row behind everything drawn can make use of: with all of them right it draws the last token.
+        """Guesses that a row behind everything drawn can make use of: with all of them right it draws the last token,
+        or the last one that it may draw under the mask that it has.
 
         The positions of that row have pages then: see `pages`.
         """
-        return max(0, self.limit - self.drawn - 1)
+        most = self.limit - self.drawn
+        return max(0, (min(most, self.free) if self.free else most) - 1)
+
+    @property
+    def held(self) -> bool:
+        """Whether the mask behind each token that it draws depends on that token."""
+        return self.masked and not self.free
 
     @property
     def position(self) -> int:

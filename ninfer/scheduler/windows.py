@@ -22,11 +22,11 @@ class Windows:
     def choose(self, requests: Sequence[Request]) -> tuple[tuple[int, int], ...]:
         """For each row of the next round: guesses of the engine's own, and how many may be copied instead."""
         copies = [
-            min(request.ahead if request.masked else self._settings.copied_tokens, request.open_drafts)
+            min(request.ahead if request.held else self._settings.copied_tokens, request.open_drafts)
             for request in requests
         ]
-        # What may follow the drafter's guesses is not known under masks.
-        own = [0 if request.masked else min(self._settings.draft_tokens, request.open_drafts) for request in requests]
+        # What may follow the drafter's guesses is not known where each has another mask behind it.
+        own = [0 if request.held else min(self._settings.draft_tokens, request.open_drafts) for request in requests]
         if self._settings.adaptive_drafts:
             own = list(choose([request.guesses for request in requests], own, self._costs))
         return tuple(zip(own, copies, strict=True))
@@ -36,7 +36,7 @@ class Windows:
         for request, row, (own, copies) in zip(step.requests, event.rows, step.drafts, strict=True):
             _check(request, row, copies if row.copied else own)
             # A round in which the engine had no guess to make, as at the end of a block, says nothing about them.
-            if self._settings.adaptive_drafts and not request.masked and not row.copied and (row.drafted or not own):
+            if self._settings.adaptive_drafts and not request.held and not row.copied and (row.drafted or not own):
                 request.guesses = request.guesses.after(row.drafted, row.accepted)
         if self._settings.adaptive_drafts and not any(row.copied for row in event.rows):
             width = max(row.drafted for row in event.rows)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import io
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import anyio
 import pytest
 
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.masks import Masks
-from ninfer.actors.messages import ConstraintReport, Failed, Finished, GenerationRequest
+from ninfer.actors.messages import ConstraintReport, Failed, Finished, GenerationRequest, TextDelta
 from ninfer.config import SchedulerSettings
 from ninfer.constraints.compiler import Compiler
 from ninfer.constraints.constraint import ChoiceAnswer, Constraint, RegexAnswer
 from ninfer.constraints.enforced import Enforced, enforce
-from ninfer.constraints.matcher import Matcher, Reading
+from ninfer.constraints.matcher import EARLY_CLOSE, Matcher, Reading, Stage
 from ninfer.errors import DeadEnd, EngineFailure
 from ninfer.replay import replay
 from ninfer.scheduler.events import Event
+from ninfer.scheduler.statistics import TotalsView
+from ninfer.text.deltas import ReasoningDelta
 from ninfer.types import FinishReason
 from tests.support.engines import FakeEngine
 from tests.support.system import TOKENIZER, Running, collect, content, echo, last, request_for, running
@@ -191,3 +193,107 @@ async def test_what_a_constraint_leaves_no_choice_about_comes_several_tokens_at_
         assert texts[0] == texts[1]
         assert reports[1].complete
         assert reports[1].mask_positions >= reports[0].mask_positions
+
+
+THOUGHT = "First: is 1 < 2? It is, so </thin air> it is." * 3
+YES = f"{THOUGHT}</think>\n\nyes"
+WITHOUT_GUESSES = SchedulerSettings(prefix_reuse=False)
+GUESSING = replace(WITHOUT_GUESSES, steps_ahead=0, draft_tokens=5, copied_tokens=7)
+WAYS = [WITHOUT_GUESSES, replace(GUESSING, copied_tokens=0), GUESSING, replace(GUESSING, adaptive_drafts=True)]
+
+
+@dataclass(frozen=True)
+class Thought:
+    """An answer behind thinking: what was said and how it ended, how it was guessed, and what was waited for."""
+
+    reasoning: str
+    text: str
+    report: ConstraintReport
+    totals: TotalsView
+    waited: int
+
+    @property
+    def same(self) -> tuple[object, ...]:
+        """What does not depend on guesses."""
+        report = self.report
+        return (self.reasoning, self.text, report.branch, report.complete, report.terminated)
+
+
+async def thinks(
+    settings: SchedulerSettings, output: str, constraint: Constraint, budget: int | None = None
+) -> Thought:
+    """One request whose prompt leaves thinking open, beside one that is held to nothing; replayed as well."""
+    ids = TOKENIZER.encode_with_control(output)
+    reading = Reading(opens_think=True, thinking_budget=budget, max_tokens=1000)
+    request = replace(request_for("hello"), opens_think=True, enforced=enforce(COMPILER.compile(constraint), reading))
+    file = io.BytesIO()
+    engine = FakeEngine(lambda _prompt: ids)
+    async with running(settings, engine=engine, log=EventLog(file)) as state, anyio.create_task_group() as tasks:
+        tasks.start_soon(ask, state, request_for("and besides"))
+        ticket = await state.system.gateway.arrive()
+        await ticket.submit(request)
+        replies = await collect(ticket.replies)
+        await ticket.release()
+        while state.system.machine.requests:
+            await anyio.lowlevel.checkpoint()
+        totals = state.system.machine.statistics().totals
+    lines = file.getvalue().splitlines(keepends=True)
+    assert replay(lines).requests == 2
+    deltas = [delta for reply in replies if isinstance(reply, TextDelta) for delta in reply.deltas]
+    reasoning = "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta))
+    report = finished(last(replies))
+    return Thought(reasoning, content(replies), report, totals, sum(b'"MaskReady"' in line for line in lines))
+
+
+@pytest.mark.parametrize("settings", WAYS, ids=["plain", "own", "copied", "auto"])
+async def test_thinking_in_front_of_a_held_answer_is_guessed_and_waits_for_nothing(settings: SchedulerSettings) -> None:
+    told = await thinks(settings, YES, CHOICE)
+    assert (told.reasoning, told.text) == (THOUGHT, "yes")
+    assert (told.report.complete, told.report.terminated) == (True, True)
+    tokens = len(TOKENIZER.encode_with_control(YES)) + 1
+    assert told.report.mask_positions >= tokens
+    # The marker's beginnings cost two waits each; the rest is the close and the answer.
+    assert told.waited < 40 < tokens
+    if settings.guesses:
+        assert told.totals.accepted_tokens > 30
+        assert (told.totals.copied_accepted_tokens > 10) == (settings.copied_tokens > 0), "few are forced"
+
+
+@pytest.mark.parametrize("budget", [1, 2, 7, 40])
+async def test_a_budget_ends_thinking_where_it_does_without_guesses(budget: int) -> None:
+    plain, *guessed = [await thinks(settings, YES, CHOICE, budget) for settings in WAYS]
+    assert plain.text in ("yes", "no")
+    assert plain.reasoning.startswith(TOKENIZER.decode(TOKENIZER.encode_with_control(YES)[:budget]))
+    for told in guessed:
+        assert told.same == plain.same
+
+
+async def test_what_comes_behind_a_budget_alone_is_free() -> None:
+    output = f"{THOUGHT}</think>\n\n" + "It was a long night, and nobody slept. " * 5
+    plain, *guessed = [await thinks(settings, output, Constraint(), 20) for settings in WAYS]
+    for told in (plain, *guessed):
+        assert told.same == plain.same
+        closing = len(TOKENIZER.encode_with_control(EARLY_CLOSE))
+        assert told.waited < closing + 5 < len(TOKENIZER.encode_with_control(output)), "none behind the closing words"
+        assert told.report.mask_positions <= 20 + closing + 5
+    assert guessed[0].totals.accepted_tokens > 60
+
+
+async def test_tokens_under_a_mask_that_lasts_are_taken_in_passing() -> None:
+    noted: list[int] = []
+    masks = Masks(lambda _event: None, lambda request_id, _mask, _ahead: noted.append(request_id))
+    enforced = enforce(COMPILER.compile(CHOICE), Reading(opens_think=True, thinking_budget=9, max_tokens=1000))
+    masks.begin(1, enforced)
+    letters = TOKENIZER.encode("abc")
+    assert masks.halts(1) == enforced.matcher.halts
+    assert masks.drawn(1, letters[:1]) == 8
+    assert masks.drawn(1, letters[:1] * 3) == 5
+    assert masks.mask(1) == enforced.mask
+    assert noted == [1], "the first alone"
+    report = masks.report(1, terminated=False)
+    assert report is not None
+    assert (report.mask_positions, report.mask_upload_bytes) == (5, len(enforced.mask or b""))
+    assert masks.drawn(1, letters[:1] * 5) == 0
+    assert masks.halts(1) is None
+    assert enforced.matcher.stage is Stage.CLOSING
+    assert len(masks.mailbox.drain()) == 1

@@ -154,6 +154,37 @@ def test_the_closing_marker_cannot_be_spelled_out() -> None:
     assert bracket in ids_of(matcher.mask())
 
 
+def test_behind_every_id_of_thinking_that_does_not_halt_the_mask_is_the_same() -> None:
+    compiled = COMPILER.compile(CHOICE)
+    free = compiled.matcher(THINKING)
+    mask, halts = free.mask(), ids_of(free.halts)
+    assert free.free > 1 << 20
+    for token in ids_of(mask):
+        matcher = compiled.matcher(THINKING)
+        matcher.advance([token])
+        assert matcher.mask() == mask or token in halts, token
+        assert (matcher.free > 0) == (token not in halts), token
+    assert {TOKENIZER.control_id("</think>"), TOKENIZER.encode("<")[0]} <= halts <= ids_of(mask)
+
+
+def test_thinking_is_free_again_when_what_began_like_its_marker_goes_on_otherwise() -> None:
+    matcher = at(CHOICE, "a </th", THINKING, compiler=COMPILER)
+    assert matcher.free == 0
+    matcher.advance(TOKENIZER.encode("e"))
+    assert matcher.free > 0
+
+
+def test_an_answer_is_not_free_and_thinking_is_up_to_its_budget() -> None:
+    reading = Reading(opens_think=True, thinking_budget=3, max_tokens=1000)
+    matcher = COMPILER.compile(CHOICE).matcher(reading)
+    for left in (3, 2, 1):
+        assert matcher.free == left
+        matcher.advance(TOKENIZER.encode("a")[:1])
+    assert matcher.stage is Stage.CLOSING
+    assert matcher.free == 0
+    assert at(CHOICE, "", compiler=COMPILER).free == 0
+
+
 def test_a_budget_closes_the_thinking_with_its_own_words() -> None:
     reading = Reading(opens_think=True, thinking_budget=3, max_tokens=1000)
     matcher = COMPILER.compile(CHOICE).matcher(reading)

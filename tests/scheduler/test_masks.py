@@ -22,10 +22,11 @@ def rounds(commands: list[cmd.Command]) -> list[list[int]]:
     return [[row.request_id for row in c.rows] for c in commands if isinstance(c, cmd.StartRound)]
 
 
-def landed(machine: Scheduler, *ids: int, stop: bool = False) -> list[cmd.Command]:
+def landed(machine: Scheduler, *ids: int, stop: bool = False, free: int = 0) -> list[cmd.Command]:
     """The oldest round lands, with a token for each of these."""
     step = machine.flight.steps[0].number
-    return machine.handle(ev.RoundLanded(step, tuple(ev.RowLanded(n, 1, stop) for n in ids), 0.001), 0.0)
+    rows = tuple(ev.RowLanded(n, 1, stop, free=free) for n in ids)
+    return machine.handle(ev.RoundLanded(step, rows, 0.001), 0.0)
 
 
 def test_each_draw_but_the_first_waits_for_its_mask() -> None:
@@ -41,6 +42,29 @@ def test_each_draw_but_the_first_waits_for_its_mask() -> None:
     machine.handle(ev.MaskReady(1), 0.0)  # it was on its way
     machine.handle(ev.Released(1), 0.0)
     assert machine.handle(ev.MaskReady(1), 0.0) == []
+    machine.audit()
+
+
+def test_under_a_mask_that_lasts_nothing_is_waited_for_and_nothing_is_ahead() -> None:
+    machine = serving(steps_ahead=1)
+    submit_masked(machine, 70, 9)
+    assert rounds(machine.handle(ev.ChunkLanded(1, 1, False, 0.1, free=5), 0.0)) == [[1]]
+    assert machine.requests[1].state is RequestState.GENERATING_IN_STEP
+    assert rounds(landed(machine, 1, free=4)) == [[1]]
+    assert landed(machine, 1) == [], "it has been halted"
+    assert machine.requests[1].state is RequestState.MASKING
+    assert rounds(machine.handle(ev.MaskReady(1, free=2), 0.0)) == [[1]]
+    assert rounds(landed(machine, 1, free=1)) == [[1]]
+    assert landed(machine, 1) == []
+    machine.audit()
+
+
+def test_behind_the_last_mask_rows_are_launched_ahead_as_for_any_request() -> None:
+    machine = serving(steps_ahead=1)
+    submit_masked(machine, 70, 9)
+    machine.handle(ev.ChunkLanded(1, 1, False, 0.1), 0.0)
+    assert rounds(machine.handle(ev.MaskReady(1, masked=False), 0.0)) == [[1], [1]]
+    assert rounds(landed(machine, 1)) == [[1]]
     machine.audit()
 
 

@@ -90,6 +90,36 @@ def test_under_masks_only_tokens_with_masks_behind_them_are_guessed() -> None:
     assert [(row.position, row.copies) for row in start.rows] == [(73, 1)], "one behind the next is the last"
 
 
+@pytest.mark.parametrize(
+    ("free", "guesses"), [(1 << 31, (4, 7)), (8, (4, 7)), (7, (4, 6)), (3, (2, 2)), (1, (0, 0)), (0, (0, 0))]
+)
+def test_under_a_mask_that_lasts_guesses_are_free_up_to_its_last_token(free: int, guesses: tuple[int, int]) -> None:
+    machine = serving(**GUESSING, copied_tokens=7)
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Prepared(1, 70, 20, masked=True), 0.0)
+    machine.handle(ev.ChunkLanded(1, 1, False, 0.1), 0.0)
+    (start,) = machine.handle(ev.MaskReady(1, free=free), 0.0)
+    assert isinstance(start, cmd.StartRound)
+    assert [(row.drafts, row.copies) for row in start.rows] == [guesses]
+
+
+def test_what_is_seen_of_guesses_under_a_mask_that_lasts_counts_as_of_any_and_under_others_not_at_all() -> None:
+    machine = serving(**GUESSING, adaptive_drafts=True)
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Prepared(1, 70, 60, masked=True), 0.0)
+    machine.handle(ev.ChunkLanded(1, 1, False, 0.1, free=50), 0.0)
+    request = machine.requests[1]
+    for step in (2, 3):  # what a round without guesses takes is measured first
+        assert not request.guesses.seen
+        machine.handle(ev.RoundLanded(step, (ev.RowLanded(1, 1, False, free=50),), 0.1), 0.0)
+    machine.handle(ev.RoundLanded(4, (ev.RowLanded(1, 2, False, (), 2, 1, free=0),), 0.1), 0.0)
+    seen = request.guesses
+    assert len(seen.seen) == 2
+    machine.handle(ev.MaskReady(1), 0.0)
+    machine.handle(ev.RoundLanded(5, (ev.RowLanded(1, 1, False),), 0.1), 0.0)
+    assert request.guesses is seen
+
+
 def test_copied_guesses_have_a_limit_and_counters_of_their_own() -> None:
     machine = serving(steps_ahead=0, copied_tokens=7)
     (start,) = first_round(machine)

@@ -280,8 +280,10 @@ class FakeEngine:
             self._check_prefix(lane, row.position)
             assert 0 <= row.drafts <= MOST_DRAFTS
             assert len(row.copied or ()) <= row.drafts
-            assert row.mask is None or row.copied is not None or not row.drafts
-            assert len(row.masks) == (len(row.copied or ()) if row.mask is not None else 0)
+            changes = row.mask is not None and row.halts is None
+            assert not changes or row.copied is not None or not row.drafts
+            assert len(row.masks) == (len(row.copied or ()) if changes else 0)
+            assert row.halts is None or row.mask is not None
             self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
         return DecodeResult(tuple(self._row(row) for row in plan.rows), 0.0005)
 
@@ -293,12 +295,14 @@ class FakeEngine:
         told: list[TokenLogprobs] = []
         accepted = 0
         while True:
-            last = self._draw(row.lane, row.masks[len(drawn) - 1] if drawn and row.mask is not None else row.mask)
+            last = self._draw(row.lane, row.masks[len(drawn) - 1] if drawn and row.masks else row.mask)
             drawn += last.token_ids
             told += last.logprobs
             right = accepted < (drafted if row.copied is not None else wanted)
             if right and row.copied is not None:
                 right = row.copied[accepted] == drawn[-1]
+            if row.halts is not None and _leaves(row.halts, drawn[-1]):
+                right = False
             accepted += right
             if last.stopped or not right:
                 break

@@ -3,10 +3,10 @@
 A storm feeds the machine what the actors would feed it, in random order, and checks after every event that nothing is
 lost. Steps land in the order of their launch, each after a random number of other events. Prompts go on from, edit,
 branch off and repeat what others have had, slots are saved, restored and erased meanwhile, and every fifth storm has a
-disk whose files get lost and damaged; that reuse never mixes
-histories is checked with a model of the device's memory. When the faults stop and everybody has been answered, nothing
-may be left in use. Of three storms two have an engine that cuts chunks into parts. Odd seeds have one step ahead, even
-seeds none, and most of those draw several tokens a row.
+disk whose files get lost and damaged; that reuse never mixes histories is checked with a model of the device's memory.
+When the faults stop and everybody has been answered, nothing may be left in use. Some requests draw under masks, which
+last for one token or for many. Of three storms two have an engine that cuts chunks into parts. Odd seeds have one step
+ahead, even seeds none, and most of those draw several tokens a row.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Client:
     steps: int = 0
     masked: bool = False
     ahead: int = 0
+    free: int = 0
     ends: list[cmd.Command] = field(default_factory=list)
 
 
@@ -147,6 +148,7 @@ class Storm:
         self.resetting = False
         self.copied: set[int] = set()  # whose guesses are copied
         self.masking: list[int] = []
+        self.of_masks = random.Random(seed)
         self.wake: float | None = None
         self.exits: list[cmd.Exit] = []
 
@@ -365,8 +367,11 @@ class Storm:
             if client.masked:
                 assert client.drawing == client.drawn, "a masked row behind one that has not landed"
                 assert row.request_id not in self.masking, "a masked row without its mask"
-                assert row.drafts == 0
-                assert row.copies <= client.ahead
+                if client.free:
+                    assert max(row.drafts, row.copies) < client.free, "a guess behind the last token of a mask"
+                else:
+                    assert row.drafts == 0
+                    assert row.copies <= client.ahead
         self.copied = {row.request_id for row in command.rows if row.copies and self.random.random() < 0.5}
         guesses = {row.request_id: row.copies if row.request_id in self.copied else row.drafts for row in command.rows}
         counts = {row.request_id: 1 + self.random.randint(0, guesses[row.request_id]) for row in command.rows}
@@ -683,10 +688,9 @@ class Storm:
             client = self.clients[step.request_id]
             stopped = step.sample and self.random.random() < 0.1
             client.drawn += step.sample
-            if step.sample and not stopped:
-                self.begin_mask(step.request_id)
+            free = self.pass_mask(step.request_id, 1) if step.sample and not stopped else 0
             blocks = self.filled(client.history, step.end + 1) if step.sample else ()
-            self.send(ev.ChunkLanded(step.step, int(step.sample), stopped, device_s, blocks))
+            self.send(ev.ChunkLanded(step.step, int(step.sample), stopped, device_s, blocks, free))
         else:
             rows = []
             for row in step.rows:
@@ -695,26 +699,37 @@ class Storm:
                 client.drawn += count
                 blocks = self.filled(client.history, row.position + 1 + count, count)
                 stopped = self.random.random() < 0.05
-                if not stopped:
-                    self.begin_mask(row.request_id)
+                free = self.pass_mask(row.request_id, count) if not stopped else 0
                 copied = row.request_id in self.copied
                 drafted = self.random.randint(count - 1, row.copies if copied else row.drafts)
-                rows.append(ev.RowLanded(row.request_id, count, stopped, blocks, drafted, count - 1, copied))
+                rows.append(ev.RowLanded(row.request_id, count, stopped, blocks, drafted, count - 1, copied, free))
             self.send(ev.RoundLanded(step.step, tuple(rows), device_s))
 
-    def begin_mask(self, request_id: int) -> None:
-        """What a request that draws under masks may draw next is worked out, whether it has ended or not."""
-        if self.clients[request_id].masked:
+    def pass_mask(self, request_id: int, count: int) -> int:
+        """A request has drawn so many tokens. If that leaves it without a mask the next is worked out, whether it has
+        ended or not; returns how many more it may draw under the same.
+        """
+        client = self.clients[request_id]
+        if not client.masked:
+            return 0
+        halted = client.free > 0 and self.of_masks.random() < 0.2
+        client.free = 0 if halted else max(0, client.free - count)
+        if not client.free:
             assert request_id not in self.masking
             self.masking.append(request_id)
+        return client.free
 
     def finish_mask(self) -> None:
         request_id = self.masking.pop(self.random.randrange(len(self.masking)))
         if self.random.random() < 0.02:
             self.send(ev.MaskFailed(request_id, "constraint_dead_end"))
         else:
-            self.clients[request_id].ahead = self.random.randint(0, self.settings.guesses)
-            self.send(ev.MaskReady(request_id, self.clients[request_id].ahead))
+            client = self.clients[request_id]
+            client.masked = self.of_masks.random() < 0.95
+            client.free = self.of_masks.choice([0, 0, 1, 7, 1 << 31]) * client.masked
+            held = client.masked and not client.free
+            client.ahead = self.random.randint(0, self.settings.guesses) * held
+            self.send(ev.MaskReady(request_id, client.ahead, client.free, client.masked))
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
@@ -792,6 +807,7 @@ class Storm:
         blocks, marks = self.blocks(client.history), self.marks(client.prompt)
         priority = self.random.choice([0, 0, 0, 0, 1, -1])
         client.masked = self.random.random() < 0.2
+        client.free = self.of_masks.choice([0, 1, 3, 1 << 31]) * client.masked
         self.send(ev.Prepared(request_id, client.prompt, client.limit, blocks, marks, priority, client.masked))
 
     def calm(self) -> None:

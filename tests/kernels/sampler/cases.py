@@ -43,6 +43,7 @@ def tables_of(vocabulary: int, seed: int) -> LaneTables:
         counts=torch.randint(0, 3, (lanes, vocabulary), generator=source, dtype=torch.int32),
         anchors=torch.full((lanes,), -7, dtype=torch.int32),
         masks=torch.full((lanes, mask_words(vocabulary)), -1, dtype=torch.int32),
+        halts=torch.zeros(lanes, mask_words(vocabulary), dtype=torch.int32),
     )
 
 
@@ -87,7 +88,8 @@ def drawn_one_by_one(case: Columns, tables: LaneTables, row: int, *, follow: boo
         token = int(sample(logits[None], counts[None], [law], [float(case.uniforms[at])])[0])
         tokens.append(token)
         counts[token] += 1
-        ends = token in tables.stops[lane].tolist() or not bool(case.logits[at, : case.public_ids].isfinite().all())
+        ends = token in tables.stops[lane].tolist() or bool(allowed(tables.halts[lane], case.public_ids)[token])
+        ends = ends or not bool(case.logits[at, : case.public_ids].isfinite().all())
         if follow and (ends or column == int(case.live[row]) or token != int(case.ids[at + 1])):
             break
     return tokens
@@ -120,5 +122,6 @@ def check(case: Columns, before: LaneTables, after: LaneTables, results: Tensor)
 
 def copied(tables: LaneTables) -> LaneTables:
     return LaneTables(
-        tables.laws.clone(), tables.stops.clone(), tables.counts.clone(), tables.anchors.clone(), tables.masks.clone()
-    )
+        tables.laws.clone(), tables.stops.clone(), tables.counts.clone(), tables.anchors.clone(), tables.masks.clone(),
+        tables.halts.clone(),
+    )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from ninfer.kernels.sampler import triton_draw
 from ninfer.kernels.sampler.lanes import LaneTables, draw_buffers
@@ -48,7 +49,20 @@ def test_a_stop_token_a_fault_and_a_fault_that_nobody_reaches() -> None:
     _verify_and_check(case, tables, 5)
 
 
-def _verify_and_check(case: Columns, tables: LaneTables, width: int) -> None:
+def test_tokens_that_halt() -> None:
+    """One as the first of two right guesses, one as the second, one as the last; none of them is a stop token."""
+    tables = tables_of(VOCABULARY, 5)
+    case = columns_of(VOCABULARY, [0, 2, 3], 3, [2, 2, 2], 3)
+    guess_right(case, tables, [2, 2, 2])
+    for row, place in enumerate((0, 1, 2)):
+        token, lane = drawn_one_by_one(case, tables, row)[place], int(case.lanes[row])
+        tables.halts[lane, token // 32] = 1 << token % 32 if token % 32 < 31 else -(1 << 31)
+    tables.halts[1].fill_(-1)
+    results = _verify_and_check(case, tables, 5)
+    assert results[:, :2].tolist() == [[0, 0], [1, 0], [2, 0]]
+
+
+def _verify_and_check(case: Columns, tables: LaneTables, width: int) -> Tensor:
     before, results = copied(tables), torch.full((case.lanes.shape[0], width), -9, dtype=torch.int32)
     buffers = draw_buffers(case.ids.shape[0], VOCABULARY, "cpu")
     for tensor in (*buffers.keys, buffers.faults):
@@ -58,3 +72,4 @@ def _verify_and_check(case: Columns, tables: LaneTables, width: int) -> None:
         results,
     )  # fmt: skip
     check(case, before, tables, results)
+    return results

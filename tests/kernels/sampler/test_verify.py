@@ -22,7 +22,17 @@ from ninfer.kernels.sampler.op import Purpose, random_bits, sample
 from ninfer.kernels.sampler.ref import law_ref
 from ninfer.kernels.sampler.verify import verify
 from ninfer.types import Sampling
-from tests.kernels.sampler.cases import GREEDY, LAWS, Columns, check, columns_of, copied, guess_right, tables_of
+from tests.kernels.sampler.cases import (
+    GREEDY,
+    LAWS,
+    Columns,
+    check,
+    columns_of,
+    copied,
+    drawn_one_by_one,
+    guess_right,
+    tables_of,
+)
 
 CASES = Path(__file__).with_name("interpreted.py")
 V = 40
@@ -62,6 +72,25 @@ def test_nothing_is_drawn_behind_a_stop_token() -> None:
     results = verified(case, tables)
     check(case, before, tables, results)
     assert results[0, :4].tolist() == [1, STOPPED, int(case.ids[1]), int(case.ids[2])]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_nothing_is_drawn_behind_a_token_that_halts(place: int) -> None:
+    """As the first, in the middle, as the last; beside a lane for which it is a token like any other."""
+    tables = tables_of(V, 1)
+    tables.laws[3] = tables.laws[1] = tables.laws[2]
+    case = columns_of(V, [1, 3], 4, [3, 3], 1)
+    case.logits[4:], case.uniforms[4:] = case.logits[:4].clone(), case.uniforms[:4].clone()
+    tables.counts[3] = tables.counts[1]
+    guess_right(case, tables, [3, 3])
+    token = drawn_one_by_one(case, tables, 0)[place]
+    tables.halts[1, token // 32] = 1 << token % 32 if token % 32 < 31 else -(1 << 31)
+    tables.halts[0].fill_(-1)
+    before = copied(tables)
+    results = verified(case, tables)
+    check(case, before, tables, results)
+    assert results[:, :2].tolist() == [[place, 0], [3, 0]]
+    assert int(results[0, 2 + place]) == token
 
 
 def test_a_fault_counts_only_where_drawing_gets_to() -> None:

@@ -63,4 +63,5 @@ def lane_tables(vocabulary: int) -> LaneTables:
         counts=torch.randint(0, 3, (lanes, vocabulary), generator=source(5), dtype=torch.int32),
         anchors=torch.full((lanes,), -7, dtype=torch.int32),
         masks=torch.full((lanes, mask_words(vocabulary)), -1, dtype=torch.int32),
+        halts=torch.zeros(lanes, mask_words(vocabulary), dtype=torch.int32),
     )
