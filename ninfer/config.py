@@ -168,6 +168,7 @@ class LogSettings:
     request_log_max_bytes: int = 0
     request_log_keep: int = 4
     stats_interval_s: float = 5.0
+    otlp_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,14 @@ def _path(text: str) -> Path:
     return Path(_text(text))
 
 
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")) or not text.partition("://")[2].strip("/"):
+        raise OptionError("must begin with http:// or https:// and name a host")
+    if "@" in text:
+        raise OptionError("must hold no name or password; OTEL_EXPORTER_OTLP_HEADERS is for those")
+    return text
+
+
 def _word(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in words:
@@ -260,6 +268,7 @@ OPTIONS: dict[str, _Option] = {
     "--log-level": _Option("L", f"console: {'|'.join(LOG_LEVELS)} (info)", _word(*LOG_LEVELS)),
     "--event-log": _Option("FILE", "the scheduler's own record, for ninfer-replay", _path),
     "--log-content": _Option("", "token ids and text in the event log"),
+    "--otlp-endpoint": _Option("URL", "collector of OpenTelemetry traces, OTLP/HTTP (none)", _url),
 }
 
 
@@ -432,6 +441,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             request_log_max_bytes=values.get("--request-log-max-mib", 0) * MIB,
             request_log_keep=values.get("--request-log-keep", 4),
             stats_interval_s=values.get("--log-stats-interval-ms", 5000) / 1000,
+            otlp_endpoint=values.get("--otlp-endpoint"),
         ),
         argv=redacted(argv),
     )

@@ -53,6 +53,7 @@ from ninfer.served import (
     with_host_pages,
 )
 from ninfer.snapshots.folder import clean_folder, lock, opened_folder
+from ninfer.tracing import Tracing, open_tracing
 
 # A worker thread that prepares a long prompt gives the interpreter back to the event loop this soon; the default is all
 # of the 5 ms for which the loop may stand still.
@@ -84,7 +85,10 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
         event_log = open_things.enter_context(open_event_log(settings, served))
-        server = Server(settings, served, event_log, request_log, listener, stats_listener, cuda_sync)
+        tracing = open_tracing(settings.log.otlp_endpoint, os.environ, time.time)
+        if tracing is not None:
+            open_things.callback(tracing.close)
+        server = Server(settings, served, event_log, request_log, listener, stats_listener, cuda_sync, tracing)
         status, why = anyio.run(server.run, backend="asyncio")
         if status == STARTUP_STATUS:
             raise StartupError(why)
@@ -221,6 +225,7 @@ class Server:
     listener: socket.socket
     stats_listener: socket.socket | None
     cuda_sync: str
+    tracing: Tracing | None = None
     learnt: _Learnt = field(default_factory=_Learnt)
 
     async def run(self) -> tuple[int, str]:
@@ -248,6 +253,7 @@ class Server:
             unix_time=time.time,
             guessing=Guessing.of(settings),
             most_requests=settings.scheduler.lanes + settings.scheduler.max_pending,
+            trace=self.tracing.record if self.tracing is not None else None,
         )
         may_listen, stopped = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:

@@ -52,6 +52,7 @@ async def completion(service: Service, body: bytes, exchange: Exchange) -> Respo
         service.observed,
         service.guessing,
         request.choices,
+        service.closed(exchange),
     )
     choices = Choices(sessions)
     await choices.prepare(lambda: Prepared(_prepare(service, request), enable_thinking=False))

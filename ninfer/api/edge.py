@@ -62,7 +62,9 @@ class PeerStalled(Exception):
 
 
 class Exchange:
-    """One request and its answer; `request_id` is what the client sees as ``x-request-id``."""
+    """One request and its answer; `request_id` is what the client sees as ``x-request-id``, `trace_parent` its own
+    ``traceparent``.
+    """
 
     def __init__(
         self,
@@ -71,8 +73,10 @@ class Exchange:
         send: Send,
         headers: list[tuple[bytes, bytes]],
         write_now: WriteNow | None = None,
+        trace_parent: str = "",
     ) -> None:
         self.request_id = request_id
+        self.trace_parent = trace_parent
         self._write_now = write_now
         self._receive = receive
         self._send = send
@@ -159,7 +163,8 @@ class Edge:
         family = family_of(scope["path"])
         request_id = self._next_id()
         write_now = scope.get("state", {}).get(WRITE_NOW)
-        exchange = Exchange(request_id, receive, send, self._headers(request_id, family), write_now)
+        headers = self._headers(request_id, family)
+        exchange = Exchange(request_id, receive, send, headers, write_now, _trace_parent(scope))
         scope[_EXCHANGE] = exchange
         try:
             await self._handle(scope, exchange, family)
@@ -223,6 +228,11 @@ class Edge:
                 for expected in self._keys:
                     allowed |= hmac.compare_digest(sent, expected)  # all of them, whichever fits
         return allowed
+
+
+def _trace_parent(scope: Scope) -> str:
+    """The trace that a client says it is part of (W3C Trace Context), or nothing."""
+    return next((value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"traceparent"), "")
 
 
 def _sent_key(name: bytes, value: bytes) -> bytes | None:

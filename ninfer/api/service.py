@@ -16,15 +16,16 @@ from ninfer.api.body import parse_object
 from ninfer.api.choices import Choices
 from ninfer.api.edge import Exchange
 from ninfer.api.fields import Object, refusal
-from ninfer.api.observed import Observed
+from ninfer.api.observed import Observed, Outcome
 from ninfer.api.openai_fields import CHOICES_MAX
 from ninfer.api.preparation import Model
-from ninfer.api.session import Prepared, Session, open_sessions
+from ninfer.api.session import Closed, Prepared, Session, open_sessions
 from ninfer.api.thinking import Thinking
 from ninfer.config import GenerationSettings
 from ninfer.errors import ModelNotFound, RequestRejected
 from ninfer.requestlog.records import NO_GUESSING, Guessing, RequestFacts
 from ninfer.requestlog.writer import RequestLog
+from ninfer.tracing import Ended
 
 # Bodies from here on are parsed on a worker thread; smaller ones take well under a millisecond.
 PARSE_ASIDE_BYTES = 64 * 1024
@@ -40,6 +41,7 @@ class Service:
 
     unix_time       the wall clock in seconds
     guessing        how tokens are guessed
+    trace           makes a trace of a request that is over, if there is a collector for it
     most_requests   that may be in the queue and on lanes together
     """
 
@@ -52,6 +54,21 @@ class Service:
     observed: Observed = field(default_factory=Observed)
     guessing: Guessing = NO_GUESSING
     most_requests: int = CHOICES_MAX
+    trace: Callable[[Ended], None] | None = None
+
+    def closed(self, exchange: Exchange) -> Closed | None:
+        """Who is told of requests of this exchange that are over."""
+        trace = self.trace
+        if trace is None:
+            return None
+
+        def record(facts: RequestFacts, outcome: Outcome) -> None:
+            timeline = self.gateway.timeline(str(facts.request_id))
+            if timeline is not None:  # of many at once the oldest are forgotten
+                model, protocol = self.model.public_id, facts.protocol
+                trace(Ended(timeline, protocol, model, facts.stream, outcome.value, exchange.trace_parent))
+
+        return record
 
     async def check(self, body: bytes, parse: Callable[[Object], A]) -> tuple[A, Thinking]:
         """The request of a body; raises RequestRejected for all that shows before capacity is taken (3.2)."""
@@ -104,6 +121,7 @@ class Service:
             self.observed,
             self.guessing,
             count,
+            self.closed(exchange),
         )
 
     def _prepare(self, asked: Asked, thinking: Thinking) -> Prepared:

@@ -34,6 +34,9 @@ DISCONNECTED = "client disconnected"
 log = structlog.get_logger(__name__)
 
 
+Closed = Callable[[RequestFacts, Outcome], None]
+
+
 class _Stage(Enum):
     PREPARING = auto()  # holds capacity; nothing is logged yet
     STARTED = auto()  # logged as started; owes the log one terminal record
@@ -56,9 +59,17 @@ class Session:
     """See above. Made by :func:`open_session`; `facts` say what was asked."""
 
     def __init__(
-        self, ticket: Ticket, facts: RequestFacts, request_log: RequestLog, observed: Observed, guessing: Guessing
+        self,
+        ticket: Ticket,
+        facts: RequestFacts,
+        request_log: RequestLog,
+        observed: Observed,
+        guessing: Guessing,
+        closed: Closed | None = None,
     ) -> None:
         self._ticket = ticket
+        self._closed = closed
+        self._outcome = Outcome.REJECTED
         self._watched = Watched(observed, ticket.received_at, constrained=facts.constraint_kind is not None)
         self._wants_progress = False
         self._facts = facts
@@ -186,6 +197,8 @@ class Session:
             gone = Fault(499, "request_cancelled", "client_disconnected", None, DISCONNECTED)
             self._reject(gone, Outcome.CANCELLED)
         await self._ticket.release()
+        if self._closed is not None:
+            self._closed(self._facts, self._outcome)
 
     def fail(self, message: str) -> None:
         """Note that the answer broke off on our side."""
@@ -202,6 +215,7 @@ class Session:
 
     def _end(self, outcome: Outcome) -> None:
         self._stage = _Stage.ENDED
+        self._outcome = outcome
         self._watched.ended(outcome, anyio.current_time())
 
     def _reject(self, fault: Fault, outcome: Outcome = Outcome.REJECTED) -> None:
@@ -273,10 +287,12 @@ async def open_sessions(
     observed: Observed,
     guessing: Guessing,
     count: int = 1,
+    closed: Closed | None = None,
 ) -> tuple[Session, ...]:
     """Take units of capacity, all that are wanted or none, to be given back when the exchange closes.
 
-    facts   what was asked, given the request id
+    facts    what was asked, given the request id
+    closed   told of each when it is over and its capacity is given back
     raises Overloaded, Unavailable, ModelLoading
     """
     tickets: list[Ticket] = []
@@ -288,7 +304,9 @@ async def open_sessions(
         for ticket in tickets:
             await ticket.release()  # shielded against a client that leaves
         raise
-    sessions = tuple(Session(ticket, facts(ticket.request_id), request_log, observed, guessing) for ticket in tickets)
+    sessions = tuple(
+        Session(ticket, facts(ticket.request_id), request_log, observed, guessing, closed) for ticket in tickets
+    )
     for session in sessions:
         exchange.on_close(session.close)
     return sessions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from ninfer.requestlog.start import StartFacts
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.transitions import DeviceState
 from ninfer.text.template import ChatTemplate, builtin_source
+from ninfer.tracing import Ended
 from tests.support.engines import FakeEngine
 from tests.support.system import TOKENIZER, Running, running
 
@@ -93,6 +94,7 @@ async def served(
     serving: bool = True,
     keep_alive_comment_s: float = 5.0,
     the_model: Model | None = None,
+    trace: Callable[[Ended], None] | None = None,
 ) -> AsyncIterator[Served]:
     async with running(scheduler, engine=engine or says("</think>\n\nHello."), serving=serving) as state:
         limits = scheduler or SchedulerSettings()
@@ -105,6 +107,7 @@ async def served(
             keep_alive_comment_s=keep_alive_comment_s,
             unix_time=lambda: UNIX_TIME,
             most_requests=limits.lanes + limits.max_pending,
+            trace=trace,
         )
         settings = Settings(
             artifact=Path("tiny.ninfer"),
