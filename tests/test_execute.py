@@ -34,7 +34,7 @@ from ninfer.scheduler.records import EngineRecord, build, to_record
 from ninfer.served import open_served
 from ninfer.server import open_event_log
 from ninfer.types import Marks, Sampling
-from tests.actors.test_guesses import embedded_requests
+from tests.actors.test_guesses import REPEATED, TEXT, embedded_requests
 from tests.actors.test_same_text import Builder
 from tests.support.engines import FakeEngine
 from tests.support.system import GREEDY, TOKENIZER, collect, echo, request_for, running
@@ -175,7 +175,10 @@ async def test_a_run_with_guesses_draws_its_tokens_again(tmp_path: Path, capsys:
         requests = embedded_requests(tokenizer)
         record_text = Constraint(RegexAnswer('\\{"temperature": [0-9]{1,3}, "humidity": (high|low)\\}', "r"))
         enforced = enforce(Compiler(tokenizer).compile(record_text), Reading())
-        await ask_all(system, [requests, [replace(requests[0], enforced=enforced)]])
+        thinking = enforce(Compiler(tokenizer).compile(record_text), Reading(opens_think=True, thinking_budget=9))
+        ids = tuple(tokenizer.encode_with_control(f"{TEXT.partition('</think>')[0]}{REPEATED}"))
+        thinks = replace(requests[0], prompt_ids=ids, opens_think=True, enforced=thinking)
+        await ask_all(system, [requests, [replace(requests[0], enforced=enforced)], [thinks]])
         assert system.machine.statistics().totals.copied_accepted_tokens > 5
     lines = file.getvalue().splitlines(keepends=True)
     drawn = [len(orjson.loads(line)["token_ids"]) for line in lines if b'"Drawn"' in line]

@@ -1,4 +1,5 @@
-"""Slot files of a server that guesses tokens, as an operator uses them: saved, restored after a restart, refused."""
+"""A server that guesses tokens, as an operator uses it: slot files saved, restored after a restart and refused, and
+answers that are held to a schema."""
 
 from __future__ import annotations
 
@@ -40,6 +41,23 @@ def answer(client: httpx.Client, messages: list[dict[str, str]], seed: int | Non
     return dict(reply.json())
 
 
+def held_answer(client: httpx.Client) -> dict[str, Any]:
+    """Thinking up to a budget, then a value of a schema."""
+    schema = {"type": "object", "properties": {"repeated": {"type": "boolean"}}, "required": ["repeated"],
+              "additionalProperties": False}  # fmt: skip
+    body = {
+        "model": "ninfer-embedded",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": 120,
+        "chat_template_kwargs": {"enable_thinking": True},
+        "thinking_budget": 12,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "r", "strict": True, "schema": schema}},
+    }
+    reply = client.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    return dict(reply.json())
+
+
 def text(reply: dict[str, Any]) -> tuple[str | None, str | None, str, int]:
     (choice,) = reply["choices"]
     message = choice["message"]
@@ -59,6 +77,9 @@ def test_a_session_goes_on_from_its_file_after_a_restart_and_only_where_guesses_
         second.append({"role": "user", "content": "And the same list once more."})
         unsaved = answer(client, second)
         drawn = answer(client, second, seed=7)
+        held = held_answer(client)
+        assert held["timings"]["draft_n"] > 8
+        assert held["constraint"]["complete"]
     with serving(start(tmp_path, *SPECULATING)) as client:
         restored = client.post("/slots/0?action=restore", json={"filename": "a.bin"})
         assert restored.status_code == 200, restored.text
@@ -75,3 +96,5 @@ def test_a_session_goes_on_from_its_file_after_a_restart_and_only_where_guesses_
         assert text(unguessed) == text(unsaved)
         assert "draft_n" not in unguessed["timings"]
         assert text(answer(client, second, seed=7)) == text(drawn)
+        assert text(held_answer(client)) == text(held)
+        assert text(held)[0]

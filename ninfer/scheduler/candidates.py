@@ -2,7 +2,7 @@
 
 What is in flight counts as done: a chunk can follow a chunk of the same prompt, a row its row of the round before. A
 stop token is not foreseen; the row that follows it is void. A request that draws under masks is the exception: its row
-follows when the one before has landed and the mask is there.
+follows when the one before has landed and the mask is there, which may be the one that it had.
 """
 
 from __future__ import annotations

@@ -14,6 +14,10 @@ from ninfer.artifact.binder import BoundArtifact
 from ninfer.artifact.container import Artifact
 from ninfer.artifact.tiny import build_tiny
 from ninfer.config import SchedulerSettings, Settings
+from ninfer.constraints.compiler import Compiler
+from ninfer.constraints.constraint import ChoiceAnswer, Constraint
+from ninfer.constraints.enforced import enforce
+from ninfer.constraints.matcher import Reading
 from ninfer.embedded import ARTIFACT
 from ninfer.engine.loading import bind_for
 from ninfer.ledger import PromptIdentity
@@ -37,6 +41,7 @@ epsilon, alpha, beta, gamma<|im_end|>
 </think>
 
 alpha, beta, gamma, delta, epsilon, alpha, beta, gamma, delta, epsilon, alpha, beta, gamma, delta, epsilon, alpha"""
+REPEATED = TEXT.rpartition("\n")[2]
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,38 @@ async def test_the_embedded_model_answers_the_same(way: Way) -> None:
     if not way.adaptive:  # else it depends on the machine
         assert counts.accepted > 10
         assert (counts.copied_accepted > 0) == (way.copied > 0)
+
+
+async def test_the_embedded_model_thinks_the_same_in_front_of_a_held_answer() -> None:
+    """Three ways at once to come to an end of it: a budget, a limit, and the model's own."""
+    with Artifact.open(ARTIFACT) as artifact:
+        served = open_served(artifact, Settings(ARTIFACT, engine=replace(LAYER, device="cpu")))
+        tokenizer = served.model.tokenizer
+        compiled = Compiler(tokenizer).compile(Constraint(ChoiceAnswer(("alpha", "beta"), "c")))
+
+        def thinking() -> list[GenerationRequest]:
+            asked = []
+            for told, budget in ((REPEATED, 12), (REPEATED, None), ("It is alpha.\n", None)):
+                reading = Reading(opens_think=True, thinking_budget=budget, max_tokens=60)
+                text = f"{TEXT.partition('</think>')[0]}{told}"
+                request = embedded_requests(tokenizer)[0]
+                asked.append(
+                    replace(
+                        request,
+                        prompt_ids=tuple(tokenizer.encode_with_control(text)),
+                        opens_think=True,
+                        max_tokens=60 if budget else 24,
+                        enforced=enforce(compiled, reading),
+                    )
+                )
+            return asked
+
+        plain, _ = await guessed(served.bound, tokenizer, Way(), thinking())
+        told, counts = await guessed(served.bound, tokenizer, Way(2, 7), thinking())
+    assert told == plain
+    assert [text in ("alpha", "beta") for text, _reason, _tokens in plain] == [True, False, True]
+    assert counts.accepted - counts.copied_accepted > 10
+    assert counts.copied_accepted > 10
 
 
 @pytest.mark.parametrize("folds_late", [False, True])

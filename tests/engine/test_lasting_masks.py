@@ -71,31 +71,46 @@ def go_on(engine: Engine | DeviceEngine, tokens: list[list[int]], wanted: list[l
     assert tokens[0] == wanted[0]
 
 
+def place_of(engine: Engine | DeviceEngine, wished: int) -> tuple[int, bytes]:
+    """Where under the mask that lasts the token that stands at a place comes first, and that token as what halts."""
+    tokens = one_by_one(engine, 7)[0][1:]
+    return tokens.index(tokens[wished]), mask_of({tokens[wished]})
+
+
+def check_copied(engine: Engine | DeviceEngine, wished: int) -> int:
+    """A row whose copied guesses are right, up to a token that halts; returns its place."""
+    place, halts = place_of(engine, wished)
+    right = tuple(one_by_one(engine, 7)[0][1:4])
+    wanted = one_by_one(engine, 1 + place)
+    tokens = fresh(engine)
+    row = replace(next_row(tokens, 0, LASTS), drafts=3, copied=right, halts=halts)
+    assert run(engine, tokens, row, replace(next_row(tokens, 1), drafts=3)) == place
+    assert tokens[0] == wanted[0][: 2 + place]
+    assert tokens[1] == wanted[1][: len(tokens[1])]
+    go_on(engine, tokens, wanted, place)
+    return place
+
+
+def check_own(engine: Engine | DeviceEngine, wished: int) -> None:
+    """Rounds with guesses of the engine's own, up to a token that halts."""
+    place, halts = place_of(engine, wished)
+    wanted = one_by_one(engine, 1 + place)
+    tokens = fresh(engine)
+    while len(tokens[0]) < 2 + place:
+        run(engine, tokens, replace(next_row(tokens, 0, LASTS), drafts=3, halts=halts))
+    assert tokens[0] == wanted[0][: 2 + place]
+    go_on(engine, tokens, wanted, place)
+
+
 @pytest.mark.parametrize("place", range(4))
 def test_a_copied_guess_that_halts_is_the_last_of_its_round(engine: Engine | DeviceEngine, place: int) -> None:
     """As the first token that is drawn, in the middle, and as the last, which no guess has led to."""
-    wanted = one_by_one(engine, 4)
-    halts = mask_of({wanted[0][1 + place]})
-    assert wanted[0][1 + place] not in wanted[0][1 : 1 + place]
-    behind = one_by_one(engine, 1 + place)
-    tokens = fresh(engine)
-    row = replace(next_row(tokens, 0, LASTS), drafts=3, copied=tuple(wanted[0][1:4]), halts=halts)
-    assert run(engine, tokens, row, replace(next_row(tokens, 1), drafts=3)) == place
-    assert tokens[0] == wanted[0][: 2 + place] == behind[0][: 2 + place]
-    assert tokens[1] == wanted[1][: len(tokens[1])]
-    go_on(engine, tokens, behind, place)
+    assert check_copied(engine, place) == place
 
 
 @pytest.mark.parametrize("place", [0, 3, 6])
 def test_guesses_of_its_own_end_where_a_token_halts(engine: Engine | DeviceEngine, place: int) -> None:
-    behind = one_by_one(engine, 1 + place)
-    halts = mask_of({behind[0][1 + place]})
-    assert behind[0][1 + place] not in behind[0][1 : 1 + place]
-    tokens = fresh(engine)
-    while len(tokens[0]) < 2 + place:
-        run(engine, tokens, replace(next_row(tokens, 0, LASTS), drafts=3, halts=halts))
-    assert tokens[0] == behind[0][: 2 + place]
-    go_on(engine, tokens, behind, place)
+    check_own(engine, place)
 
 
 def test_a_mask_that_lasts_comes_again_behind_others(engine: Engine | DeviceEngine) -> None:

@@ -13,6 +13,7 @@ from ninfer.engine.device_engine import DeviceEngine
 from ninfer.kernels.served.compiled import note_compilations
 from ninfer.types import Sampling
 from tests.engine.driving import GREEDY, Driver, Generation, assert_same, random_prompt
+from tests.engine.test_lasting_masks import check_copied, check_own, one_by_one
 from tests.engine.test_speculation import Guess, guessing
 from tests.gpu.models import VOCABULARY, cut
 
@@ -91,6 +92,21 @@ def test_one_lane_with_wide_windows(folder: Path, plain: dict[int, Generation], 
     check(engine, 1, {0: drafts}, {}, plain)
     _, right = check(engine, 2, {0: drafts, 1: drafts}, {1: guessing(plain[1].tokens, 2)}, plain)
     assert right > 0
+    del engine
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_tokens_that_halt_are_the_last_of_their_rounds(folder: Path, cuda_graph: bool) -> None:
+    """Under a mask that lasts, beside a lane without any; then under others, and without one."""
+    settings = replace(PLAIN, lanes=4, kv_capacity_tokens=4 * 4096, drafter="mtp", draft_tokens=3)
+    engine = load(folder, replace(settings, cuda_graph=cuda_graph))
+    compiled = note_compilations()
+    assert {check_copied(engine, place) for place in range(4)} >= {0, 1}
+    for place in (0, 3, 6):
+        check_own(engine, place)
+    assert compiled == []
+    one_by_one.cache_clear()
     del engine
     torch.cuda.empty_cache()
 
