@@ -26,6 +26,7 @@ class EngineLike(Protocol):
 
     folds_late    when a block that a round has filled becomes a state: see :func:`ninfer.step.standing_block`
     chunk_parts   into how many parts a chunk can be cut, ascending from 1
+    appends       whether a prompt may go on inside the block in which its lane stands
     image_bytes   size of one state image: convolution columns of all layers, then states of all layers
     page_bytes    size of one page: its planes behind each other
     """
@@ -35,6 +36,9 @@ class EngineLike(Protocol):
 
     @property
     def chunk_parts(self) -> tuple[int, ...]: ...
+
+    @property
+    def appends(self) -> bool: ...
 
     @property
     def image_bytes(self) -> int: ...

@@ -24,9 +24,11 @@ class Ledgers:
         self.copying = copying
         self._lanes: list[Ledger | None] = [None] * lanes
         self._copies: list[CopyIndex | None] = [None] * lanes
+        self._owners: list[int | None] = [None] * lanes
 
-    def begin(self, lane: int, request: GenerationRequest) -> None:
+    def begin(self, lane: int, request_id: int, request: GenerationRequest) -> None:
         """The lane works for this request from now on."""
+        self._owners[lane] = request_id
         identity = request.identity or PromptIdentity.of(self.names, request.prompt_ids)
         self._lanes[lane] = Ledger(self.names, request.prompt_ids, identity)
         if self.copying is not None:
@@ -35,7 +37,18 @@ class Ledgers:
     def put(self, lane: int, ledger: Ledger | None) -> None:
         """The lane holds this now."""
         self._lanes[lane] = ledger
-        self._copies[lane] = None
+        self._copies[lane] = self._owners[lane] = None
+
+    def followed(self, ids: Sequence[int], blocks: Sequence[str]) -> tuple[tuple[int, int], ...]:
+        """Requests with whose history a prompt with these full blocks begins, each with the number of tokens; those of
+        which that is less than their own prompt are left out.
+        """
+        found = []
+        for owner, ledger in zip(self._owners, self._lanes, strict=True):
+            same = ledger.in_common(ids, blocks) if owner is not None and ledger is not None else 0
+            if owner is not None and same:
+                found.append((owner, same))
+        return tuple(found)
 
     def __getitem__(self, lane: int) -> Ledger | None:
         return self._lanes[lane]

@@ -180,6 +180,7 @@ class SchedulerActor:
                     request.marks,
                     request.priority,
                     masked=request.enforced is not None and not request.enforced.matcher.is_free,
+                    follows=self._ledgers.followed(request.prompt_ids, blocks),
                 )
             )
 
@@ -235,7 +236,7 @@ class SchedulerActor:
     def _admit(self, command: cmd.Admit, now: float) -> None:
         client = self._clients[command.request_id]
         assert client.request is not None
-        self._ledgers.begin(command.lane, client.request)
+        self._ledgers.begin(command.lane, command.request_id, client.request)
         self._assigned[command.lane] = command.request_id
         assignment = Assign(
             command.request_id,

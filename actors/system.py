@@ -269,6 +269,7 @@ class System:
                 check.message,
                 engine.folds_late,
                 engine.chunk_parts,
+                engine.appends,
             )
         )
         await self._disk.find()

@@ -61,6 +61,7 @@ class Ledger:
         self._prompt = prompt_ids
         self._identity = identity
         self._drawn: list[int] = []
+        self._filled: list[str] = []
         self._last = identity.blocks[-1] if identity.blocks else ""
         self._open = list(prompt_ids[len(identity.blocks) * PAGE_TOKENS :])
 
@@ -74,7 +75,20 @@ class Ledger:
                 self._last = self._names.name(self._last, self._open)
                 self._open.clear()
                 filled.append(self._last)
+        self._filled += filled
         return tuple(filled)
+
+    def in_common(self, ids: Sequence[int], blocks: Sequence[str]) -> int:
+        """With how many tokens of this history a prompt with these full blocks begins; 0 if with less than the full
+        blocks of the history's own prompt. No more than one block is compared by ids.
+        """
+        own = self._identity.blocks
+        if own and (len(blocks) < len(own) or blocks[len(own) - 1] != own[-1]):
+            return 0
+        begin = (len(own) + _common(self._filled, blocks[len(own) :])) * PAGE_TOKENS
+        drawn = max(begin - len(self._prompt), 0)
+        block = [*self._prompt[begin : begin + PAGE_TOKENS], *self._drawn[drawn : drawn + PAGE_TOKENS]][:PAGE_TOKENS]
+        return begin + _common(block, ids[begin : begin + PAGE_TOKENS])
 
     def ids(self, count: int) -> array[int]:
         """[count] the first tokens, typecode `i`."""
@@ -89,3 +103,9 @@ class Ledger:
         digest = self._identity.digest.copy()
         digest.extend(self._drawn[:behind])
         return digest.value
+
+
+def _common(ours: Sequence[object], theirs: Sequence[object]) -> int:
+    """How many of the same both begin with."""
+    pairs = zip(ours, theirs, strict=False)
+    return next((at for at, (mine, other) in enumerate(pairs) if mine != other), min(len(ours), len(theirs)))

@@ -97,7 +97,9 @@ class PrefillChunk:
 
     setup      given exactly with the first chunk of a request, which begins at any block start: the lane's table and
                counts are forgotten first. At 0 its state is cleared as well; beyond, it holds the entry state of that
-               block: its own, from the request before, or one that `before` restores
+               block: its own, from the request before, or one that `before` restores. It may also begin inside the
+               block whose entry state the lane holds, exactly where the lane stands; the request's other chunks begin
+               at block starts
     mapping    pages this chunk needs beyond those already mapped; with `setup` those of all positions from 0 on
     sample     True on the chunk that ends the prompt, unless nothing is to be generated: draw the first token
     parts      steps that carry it out: this one runs the first of so many equal parts of the layers, and each

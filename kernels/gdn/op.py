@@ -69,17 +69,18 @@ def gdn_gates(a: Tensor, b: Tensor, decay_rate: Tensor, dt_bias: Tensor) -> tupl
     return torch_blocks.gdn_gates(a, b, decay_rate, dt_bias)
 
 
-def gdn_prefill(rows: GdnRows, state: GdnState, lane: int) -> Tensor:
-    """Run consecutive tokens of one lane from a block's first position on.
+def gdn_prefill(rows: GdnRows, state: GdnState, lane: int, offset: int = 0) -> Tensor:
+    """Run consecutive tokens of one lane from a block's first position on, or behind the `offset` open rows it has.
 
     returns  [T, HV, DV] dtype of v, rounded once from fp32
     effects  lane's entry state moves to the block that position T falls into, and its open rows become that block's
     """
     assert rows.q.shape == rows.k.shape
     assert rows.v.shape[:2] == rows.g.shape == rows.beta.shape
+    assert 0 <= offset < BLOCK
     return torch_blocks.gdn_prefill(
         rows.q, rows.k, rows.v, rows.g, rows.beta, state.s[lane], state.open_k[lane], state.open_u[lane],
-        state.open_g[lane],
+        state.open_g[lane], offset,
     )  # fmt: skip
 
 

@@ -60,21 +60,26 @@ def gdn_prefill(
     open_k: Tensor,
     open_u: Tensor,
     open_g: Tensor,
+    offset: int = 0,
 ) -> Tensor:
-    tokens, value_heads, value_width = v.shape
+    value_heads, value_width = v.shape[1:]
     key_heads, key_width = k.shape[1:]
+    tokens = offset + v.shape[0]  # with the open rows
     blocks = -(-tokens // BLOCK)
 
     def blocked(x: Tensor) -> Tensor:
-        """[T, heads, ...] to [blocks, heads, 64, ...], padded with zero rows."""
-        padded = pad(x, (0, 0) * (x.dim() - 1) + (0, blocks * BLOCK - tokens))
+        """[T, heads, ...] to [blocks, heads, 64, ...], padded with zero rows in front and behind."""
+        padded = pad(x, (0, 0) * (x.dim() - 1) + (offset, blocks * BLOCK - tokens))
         return padded.view(blocks, BLOCK, *x.shape[1:]).transpose(1, 2).contiguous()
 
     kn, qn = blocked(normalised(k)), blocked(normalised(q))
     values, strength = blocked(v.float()), blocked(beta).unsqueeze(-1)
     cumulative = blocked(g)
+    if offset:  # sums go on behind the last of the open rows
+        cumulative[0, :, offset - 1] = open_g[:, offset - 1]
     for i in range(1, BLOCK):
         cumulative[:, :, i] += cumulative[:, :, i - 1]
+    kn[0, :, :offset], cumulative[0, :, :offset] = open_k[:, :offset], open_g[:, :offset]
 
     both = torch.cat([kn, qn], dim=2)  # [blocks, HK, 128, DK]
     scores = batched_rows(
@@ -97,7 +102,9 @@ def gdn_prefill(
         carried = batched_rows(both[block], s.transpose(1, 2))  # [HV, 128, DV]
         rest = values[block] - growth[block] * carried[:, :BLOCK]
         u = torch.zeros_like(rest)
-        for i in range(rows):
+        done = 0 if block else offset
+        u[:, :done] = open_u[:, :done]
+        for i in range(done, rows):
             row = slice(i, i + 1)
             torch.mul(
                 strength[block, :, row],
@@ -113,7 +120,7 @@ def gdn_prefill(
             open_u.copy_(u)
             open_g.copy_(cumulative[block])
     rows_first = out.transpose(1, 2).reshape(blocks * BLOCK, value_heads, value_width)
-    return rows_first[:tokens].to(v.dtype).contiguous()
+    return rows_first[offset:tokens].to(v.dtype).contiguous()
 
 
 def gdn_decode(

@@ -184,6 +184,11 @@ class DeviceEngine(KeepsStates):
         """Parts with the same kinds of layers in each, so that all take about the same time."""
         return even_parts(self._layout.config)
 
+    @property
+    def appends(self) -> bool:
+        """Prompts begin at block starts."""
+        return False
+
     @torch.inference_mode()
     def reset(self) -> None:
         """Forget every lane, after a fault: each must start anew. Raises DeviceFault if the device is lost."""

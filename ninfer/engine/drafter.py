@@ -52,12 +52,14 @@ class Drafter:
     def read(self, lane: int, begin: int, ids: Tensor, hidden: Tensor) -> None:
         """Look at a chunk of a prompt: ids [n] int64 and hidden [n, H] of positions from `begin` on.
 
-        The last position waits for the token behind it.
+        The last position waits for the token behind it. What is pending ends there, and the token behind that is the
+        first of these, whatever was drawn there before.
         """
         before = self._pending[lane]
         if before is not None:
-            tail = self._rows(lane, before)
-            begin, hidden = begin - 1, torch.cat([tail, hidden])
+            assert before.position + before.count == begin
+            ids = torch.cat([self._ids(before.tokens[:-1]), ids])
+            begin, hidden = before.position, torch.cat([self._rows(lane, before), hidden])
         else:
             ids = ids[1:]
         if ids.shape[0]:

@@ -140,6 +140,11 @@ class Engine(KeepsStates):
         """A chunk is one step: cutting it would save nothing, since its cost is all in its tokens."""
         return (1,)
 
+    @property
+    def appends(self) -> bool:
+        """A prompt may go on inside the block in which its lane stands."""
+        return True
+
     def reset(self) -> None:
         """Forget every lane, after a fault: each must start anew. Page contents need no clearing."""
         for number in range(len(self._lanes)):
@@ -325,11 +330,13 @@ class Engine(KeepsStates):
 
     def _set_up(self, number: int, setup: LaneSetup, begin: int) -> None:
         self._lanes[number] = self._lanes[number].restarted(setup, begin)
-        if self._drafter is not None:
+        inside = begin % PAGE_TOKENS > 0  # of a block, where everything that the lane has is gone on from
+        if self._drafter is not None and not inside:
             self._drafter.forget(number)
         cache = self._arenas.cache
         if begin:
-            cache.carried.go_back(number)
+            if not inside:
+                cache.carried.go_back(number)
             cache.counts[number].zero_()
         else:
             cache.clear_lane(number)
@@ -347,14 +354,15 @@ class Engine(KeepsStates):
     def _chunk_batch(self, chunk: PrefillChunk, end: int) -> Batch:
         positions = torch.arange(chunk.begin, end, device=self._device)
         pages = self._pages(chunk.lane, end)
+        block = chunk.begin // PAGE_TOKENS * PAGE_TOKENS
         runs = tuple(
             Run(
-                begin=position - chunk.begin,
+                begin=max(position, chunk.begin) - chunk.begin,
                 end=min(position + PAGE_TOKENS, end) - chunk.begin,
-                position=position,
+                position=max(position, chunk.begin),
                 pages=pages[: position // PAGE_TOKENS + 1],
             )
-            for position in range(chunk.begin, end, PAGE_TOKENS)
+            for position in range(block, end, PAGE_TOKENS)
         )
         return Batch(
             ids=torch.tensor(chunk.token_ids, dtype=torch.int64, device=self._device),

@@ -39,9 +39,12 @@ class Lane:
     halts: bytes | None = None
 
     def restarted(self, setup: LaneSetup, begin: int) -> Lane:
-        """The lane for a request whose first chunk begins at a block start; beyond 0 it goes on from what it holds."""
+        """The lane for a request whose first chunk begins at a block start, or where the lane stands; beyond 0 it goes
+        on from what it holds.
+        """
         block = begin // PAGE_TOKENS
-        assert block == 0 or self.state_block == block, f"chunk at {begin}, state of block {self.state_block}"
+        assert begin == 0 or self.state_block == block, f"chunk at {begin}, state of block {self.state_block}"
+        assert not begin % PAGE_TOKENS or self.frontier == begin, f"chunk at {begin}, lane at {self.frontier}"
         return Lane(setup, 0, begin, block)
 
     def advance(self, end: int) -> None:
@@ -88,8 +91,8 @@ class Lane:
 def check_chunk(chunk: PrefillChunk) -> None:
     """What holds for every chunk, before its lane is set up."""
     assert chunk.token_ids, "an empty chunk"
-    assert chunk.begin % PAGE_TOKENS == 0, "chunks start at a block's first position"
     assert chunk.setup is not None or chunk.begin > 0, "setup comes with a lane's first chunk"
+    assert chunk.setup is not None or not chunk.begin % PAGE_TOKENS, "only a first chunk begins inside a block"
 
 
 def lanes_of(plan: DecodeRound) -> tuple[int, ...]:

@@ -243,6 +243,11 @@ class ScriptedEngine:
         return (1,)
 
     @property
+    def appends(self) -> bool:
+        """Any position is as good as another."""
+        return True
+
+    @property
     def image_bytes(self) -> int:
         """A state is nothing: what a lane has read comes with each prompt."""
         return 0

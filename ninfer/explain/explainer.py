@@ -26,6 +26,7 @@ from ninfer.explain.witness import Admitted, Began, WitnessScheduler
 from ninfer.replay import Onlooker
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
+from ninfer.scheduler.open_blocks import OpenBlock
 from ninfer.scheduler.requests import Request
 from ninfer.step import PAGE_TOKENS, CaptureState
 
@@ -266,7 +267,7 @@ class Explainer(Onlooker):
         command, displaced = began.command, None
         if began.displaced is not None:
             displaced = Displaced(began.displaced.tokens, began.displaced_from, _fate(began))
-        state = "image" if began.image is not None else "own" if began.path else "none"
+        state = "image" if began.image is not None else "own" if command.cached_tokens else "none"
         account.begin = Begin(
             self._at(now),
             command.lane,
@@ -275,21 +276,25 @@ class Explainer(Onlooker):
             state,
             whose if state == "image" else began.displaced_from if state == "own" else None,
             began.loaded_pages,
-            self._origins([node.digest for node in began.path]),
+            self._origins([node.digest for node in began.path], began.open),
             displaced,
             began.forgotten_lanes,
         )
         self._session = began.session
 
-    def _origins(self, digests: Sequence[str]) -> tuple[Origin, ...]:
+    def _origins(self, digests: Sequence[str], block: OpenBlock | None) -> tuple[Origin, ...]:
         """Who read which part, neighbours of one request together."""
+        ends = [(at * PAGE_TOKENS, self._readers[digest]) for at, digest in enumerate(digests, 1)]
+        if block is not None:
+            ends.append((block.executed, block.owner))
         origins: list[Origin] = []
-        for at, digest in enumerate(digests):
-            begin, end, reader = at * PAGE_TOKENS, (at + 1) * PAGE_TOKENS, self._readers[digest]
+        begin = 0
+        for end, reader in ends:
             if origins and origins[-1].request_id == reader:
                 origins[-1] = replace(origins[-1], end=end)
             else:
                 origins.append(Origin(begin, end, reader))
+            begin = end
         return tuple(origins)
 
     # --- what is left ----------------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler.candidates import next_to_read
 from ninfer.scheduler.holdings import Plan, Session
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.open_blocks import OpenBlock
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.requests import WITH_LANE, Request
 from ninfer.scheduler.transitions import LaneState, Lifecycle, RequestState
 from ninfer.scheduler.waiting import candidates, in_order
-from ninfer.step import PAGE_TOKENS, CaptureState, LoadPages
+from ninfer.step import CaptureState, LoadPages
 
 IDLE = (LaneState.EMPTY, LaneState.RETAINED)
 
@@ -43,7 +44,8 @@ class Admitted:
 class Began:
     """What a request reuses was settled.
 
-    path        reused blocks; `image` is the number of the one its state comes from, None for the lane's own or none
+    path        reused blocks; `open` is the one behind them in which it goes on, if it does
+    image       number of the one its state comes from, None for the lane's own or none
     session     its number from here on; `displaced` what stood in the lane, who left it, whether its state is an image
     stored      images captured of states that the lane had before its first chunk, and whose states they are
     """
@@ -51,6 +53,7 @@ class Began:
     request: Request
     command: cmd.Admit
     path: tuple[Node, ...]
+    open: OpenBlock | None
     image: int | None
     loaded_pages: int
     session: int
@@ -103,7 +106,7 @@ class WitnessScheduler(Scheduler):
         assert request.lane is not None
         holdings, displaced = self.holdings, self.holdings.sessions[request.lane]
         displaced_from = FILE if displaced is None else self.left_by.get(displaced.number, FILE)
-        plan = holdings._plan(holdings._known(request), request.lane, settled=True)
+        plan = holdings._plan(request, holdings._known(request), request.lane, holdings._holds[request.id])
         number = plan.image.id if plan.image is not None else None
         pending = len(holdings._pending)
         self._forgotten = []
@@ -119,6 +122,7 @@ class WitnessScheduler(Scheduler):
                 request,
                 command,
                 tuple(hold.path),
+                plan.open,
                 number,
                 sum(len(step.pages) for step in transfers if isinstance(step, LoadPages)),
                 hold.session,
@@ -142,10 +146,10 @@ class WitnessScheduler(Scheduler):
         path = holdings._known(request)
         made = []
         for lane in idle:
-            session, plan = holdings.sessions[lane], holdings._plan(path, lane, settled=False)
+            session, plan = holdings.sessions[lane], holdings._plan(request, path, lane)
             tokens, retained, left_by = (0, 0, FILE) if session is None else self._view(session)
-            choice = LaneChoice(lane, plan.depth * PAGE_TOKENS, _source(plan), tokens, left_by)
-            made.append(((-plan.depth, tokens, retained, lane), choice))
+            choice = LaneChoice(lane, plan.tokens, _source(plan), tokens, left_by)
+            made.append(((-plan.tokens, tokens, retained, lane), choice))
         return tuple(choice for _rank, choice in sorted(made, key=lambda entry: entry[0]))
 
     def _view(self, session: Session) -> tuple[int, int, int]:
@@ -174,10 +178,10 @@ class WitnessScheduler(Scheduler):
         idle = [lane for lane, state in enumerate(self.lanes) if state in IDLE]
         if not idle:
             return Cause("lanes", self._lane_holders(), ahead)
-        path = self.holdings._choose(request, idle).path
-        wanted = request.pages - self.holdings._resident_pages(path)
-        spared = sum(node.page is not None and node.users == 0 for node in path)
-        available = self.pages.available + self.holdings.tree.evictable - spared
+        plan = self.holdings._choose(request, idle)
+        wanted = self.holdings._needed(request, plan)
+        spared = sum(node.page is not None and node.users == 0 for node in plan.path)
+        available = self.pages.available + self.holdings.spare(plan.open) - spared
         kind = "order" if ahead else "pages"
         return Cause(kind, self._page_holders(), ahead, wanted, available)
 
@@ -210,6 +214,6 @@ class WitnessScheduler(Scheduler):
 
 
 def _source(plan: Plan) -> str:
-    if not plan.path:
+    if not plan.tokens:
         return "none"
     return "own" if plan.image is None else plan.image.kind.value

@@ -48,7 +48,8 @@ class Batch:
     pages, offsets  [T] int64, where each token's key and value go; offset is the position modulo 64
     lanes           [T] int64 for a decode batch; [1] for a prefill chunk
     runs            cover all rows in order
-    chunk           True for a prefill chunk, which starts at a block's first position
+    chunk           True for a prefill chunk: consecutive tokens of one lane, behind the open rows that it has if the
+                    first is not a block's first
     columns         of a decode batch in which lanes have several tokens: rows of the first token of each lane, of the
                     second, and so on, each [n] int64; None if every lane has one
     """
@@ -184,7 +185,7 @@ def _gdn(
         beta=beta,
     )
     if batch.chunk:
-        o = gdn_prefill(rows, state, int(batch.lanes[0]))
+        o = gdn_prefill(rows, state, int(batch.lanes[0]), int(batch.offsets[0]))
     elif batch.columns is None:
         o = gdn_decode(rows, state, batch.lanes, batch.offsets)
     else:
@@ -205,8 +206,9 @@ def _chunk_inputs(p: Tensor, taps: Tensor, batch: Batch, history: Tensor, entry:
     lane = int(batch.lanes[0])
     columns = torch.cat([history[lane, -before:], p])
     history[lane, -before:] = columns[tokens:]
-    if full := tokens // BLOCK * BLOCK:  # the state moves on with a block, and so does what was read in front of it
-        entry[lane] = columns[full : full + before]
+    offset = int(batch.offsets[0])
+    if full := (offset + tokens) // BLOCK * BLOCK:  # with a block the state moves on, and what was read in front of it
+        entry[lane] = columns[full - offset : full - offset + before]
     return causal_conv(columns.unsqueeze(0), taps)[0]
 
 

@@ -27,6 +27,7 @@ class ModelLoaded:
 
     folds_late    when the engine's lanes move on to the next block: see :func:`ninfer.step.standing_block`
     chunk_parts   into how many parts the engine can cut a chunk, ascending from 1
+    appends       whether a prompt may go on inside the block in which its lane stands
     """
 
     required_bytes: int
@@ -35,6 +36,7 @@ class ModelLoaded:
     message: str
     folds_late: bool = False
     chunk_parts: tuple[int, ...] = (1,)
+    appends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Prepared:
 
     blocks     chained digests of the prompt's full blocks: equal digests are equal histories up to there
     priority   lower goes first
+    follows    requests, each with the number of tokens of its history that the prompt begins with
     masked     what it may draw depends on what it drew before: each draw but the first waits for :class:`MaskReady`
     """
 
@@ -89,6 +92,7 @@ class Prepared:
     marks: Marks = field(default_factory=Marks)
     priority: int = 0
     masked: bool = False
+    follows: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

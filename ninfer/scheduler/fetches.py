@@ -127,7 +127,7 @@ class Fetches:
         if holdings.endangered(missing - holdings.pages.available, path, retained) is not None:
             return None
         tree.use(node)
-        fits = missing <= holdings.pages.available + tree.evictable
+        fits = missing <= holdings.pages.available + holdings.spare()
         image = holdings.images.take(ImageKind.FRONTIER, None) if fits else None
         if image is None:
             tree.leave(node)

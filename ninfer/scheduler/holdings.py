@@ -15,6 +15,7 @@ from ninfer.config import SchedulerSettings
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler.disk import DiskIndex
 from ninfer.scheduler.images import Image, ImageKind, ImageStore, folded
+from ninfer.scheduler.open_blocks import OpenBlock, may_go_on
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.prefixes import Node, PrefixTree
 from ninfer.scheduler.requests import Request
@@ -48,6 +49,7 @@ class Session:
     tokens     of the ledger: prompt and committed output; `executed` of them are in the cache
     tip        the deepest of its blocks
     resident   the block behind which the lane's own state stands; None if that is of no use
+    open       the block that it ends in, if the lane stands there and a prompt may go on from that
     retained   when it was, for the choice of lanes; larger is later
     file       where it was saved to or restored from; empty for nowhere
     changed    whether the file has less of it
@@ -63,24 +65,35 @@ class Session:
     file: str = ""
     changed: bool = False
     offered: bool = False
+    open: OpenBlock | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a request would begin in a lane: behind `path`, from the lane's own state (`image` None) or from an image."""
+    """How a request would begin in a lane: behind `path`, from the lane's own state (`image` None) or from an image; or
+    behind everything that the lane has in its cache, inside the block `open` that follows.
+    """
 
     lane: int
     path: tuple[Node, ...]
     image: Image | None
+    open: OpenBlock | None = None
 
     @property
     def depth(self) -> int:
-        """Blocks that are reused."""
+        """Full blocks that are reused."""
         return len(self.path)
+
+    @property
+    def tokens(self) -> int:
+        """Positions that are reused."""
+        return self.open.executed if self.open is not None else self.depth * PAGE_TOKENS
 
     def continues(self, session: Session | None) -> bool:
         """Whether what is reused is a beginning of the session's history."""
-        return session is not None and bool(self.path) and self.path[-1].leads_to(session.tip)
+        if session is None or self.open is not None:
+            return session is not None
+        return bool(self.path) and self.path[-1].leads_to(session.tip)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,7 @@ class Hold:
 
     path       its blocks in the tree, in use by it
     table      all its pages, in the order of its block table
+    open       the block that it goes on in; until it has begun it may turn out to go on from elsewhere
     image      promised to it until its state is restored
     captures   states that its prompt passes and that are to be stored: depth in blocks and kind
     storing    depths of those that a step in flight stores
@@ -107,12 +121,18 @@ class Hold:
     session: int = 0
     path: list[Node] = field(default_factory=list)
     table: list[int] = field(default_factory=list)
+    open: OpenBlock | None = None
     image: Image | None = None
     captures: dict[int, ImageKind] = field(default_factory=dict)
     storing: set[int] = field(default_factory=set)
     begun: bool = False
     needed: int = 0
     file: str = ""
+
+    @property
+    def promised(self) -> int:
+        """Positions that it will reuse at least."""
+        return self.open.executed if self.open is not None else len(self.path) * PAGE_TOKENS
 
     def owner_of(self, kind: ImageKind) -> int | None:
         """The session that an image of a kind belongs to; None if it is for everybody."""
@@ -133,16 +153,17 @@ class Holdings:
         self.disk = DiskIndex(settings.disk_bytes, settings.disk_least_tokens, settings.disk_name)
         self.sessions: list[Session | None] = [None] * settings.lanes
         self.folds_late = False
+        self.appends = False
         self.trusted = True
         self.faults = 0
         self._holds: dict[int, Hold] = {}
         self._pending: list[Transfer] = []
         self._sessions = 0
 
-    def open(self, pages: int, folds_late: bool) -> None:
+    def open(self, pages: int, folds_late: bool, appends: bool) -> None:
         """The engine is loaded and has so many pages."""
         self.pages = PagePool(pages)
-        self.folds_late = folds_late
+        self.folds_late, self.appends = folds_late, appends
 
     # --- admission -------------------------------------------------------------------------------------------------
 
@@ -154,22 +175,28 @@ class Holdings:
         displaced = self.sessions[plan.lane]
         if not head and displaced is not None and not plan.continues(displaced):
             return None
-        tip, resident = self._tip(plan.path), self._resident_pages(plan.path)
-        if not head and resident < plan.depth:
+        tip = self._tip(plan.path)
+        if not head and self._resident_pages(plan.path) < plan.depth:
             return None
         self.tree.use(tip)
-        needed = request.pages - resident
+        needed = self._needed(request, plan)
         short = needed - self.pages.available
-        if short > 0 and (not head or short > self.tree.evictable):
+        if short > 0 and (not head or short > self.spare(plan.open)):
             self.tree.leave(tip)
             return None
         if plan.image is not None:
             plan.image.users += 1
+        if displaced is not None and plan.open is not None:
+            displaced.open = None  # it is not to be given up
         self.make_room(needed)
         self.pages.reserve(request.id, needed)
+        if plan.open is not None:
+            self.pages.pick_up(request.id, plan.open.page)
         # It follows the session also where blocks that it does not need are given up for it.
         file = displaced.file if displaced is not None and plan.continues(displaced) else ""
-        self._holds[request.id] = Hold(path=list(plan.path), image=plan.image, needed=needed, file=file)
+        self._holds[request.id] = Hold(
+            path=list(plan.path), open=plan.open, image=plan.image, needed=needed, file=file
+        )  # fmt: skip
         return plan.lane
 
     def unsaved(self, request: Request, idle: Sequence[int]) -> int | None:
@@ -180,13 +207,16 @@ class Holdings:
         displaced = self.sessions[plan.lane]
         if displaced is not None and self.is_unsaved(displaced) and not plan.continues(displaced):
             return plan.lane
-        short = request.pages - self._resident_pages(plan.path) - self.pages.available
-        return self.endangered(short, plan.path, [lane for lane in idle if lane != plan.lane])
+        short = self._needed(request, plan) - self.pages.available
+        return self.endangered(short, plan.path, [lane for lane in idle if lane != plan.lane], plan.open)
 
-    def endangered(self, short: int, path: Sequence[Node], lanes: Iterable[int]) -> int | None:
+    def endangered(
+        self, short: int, path: Sequence[Node], lanes: Iterable[int], kept: OpenBlock | None = None
+    ) -> int | None:
         """One of these lanes whose session has to go to its file before so many pages are taken with `path` in use."""
-        if not 0 < short <= self.tree.evictable:
+        if not 0 < short <= self.spare(kept):
             return None
+        short = min(short, self.tree.evictable)
         for lane in lanes:
             session = self.sessions[lane]
             if session is None or session.tip.users or not self.is_unsaved(session):
@@ -225,12 +255,12 @@ class Holdings:
     def _choose(self, request: Request, idle: Iterable[int]) -> Plan:
         """The idle lane that reuses most; of equal ones the one whose session is the smallest loss (14.3)."""
         path = self._known(request)
-        plans = [self._plan(path, lane, settled=False) for lane in idle]
+        plans = [self._plan(request, path, lane) for lane in idle]
 
         def rank(plan: Plan) -> tuple[int, int, int, int]:
             session = self.sessions[plan.lane]
             loss, retained = (session.tokens, session.retained) if session is not None else (0, 0)
-            return (-plan.depth, loss, retained, plan.lane)
+            return (-plan.tokens, loss, retained, plan.lane)
 
         return min(plans, key=rank)
 
@@ -240,22 +270,32 @@ class Holdings:
             return []
         return self.tree.match(request.blocks, (request.prompt - 1) // PAGE_TOKENS)
 
-    def _plan(self, path: Sequence[Node], lane: int, *, settled: bool) -> Plan:
-        """The deepest reuse in a lane; once it is `settled` that it is this one, every image is open to it."""
-        session = self.sessions[lane]
-        for depth in range(len(path), 0, -1):
+    def _plan(self, request: Request, path: Sequence[Node], lane: int, hold: Hold | None = None) -> Plan:
+        """The deepest reuse in a lane. Once it is settled that it is this one, as it is with a `hold`, every image is
+        open to it.
+        """
+        session, settled = self.sessions[lane], hold is not None
+        block = hold.open if hold is not None else session.open if session is not None else None
+        if block is not None and (session is None or not may_go_on(request, path, block, session.resident)):
+            block = None
+        least = block.depth if block is not None else 0
+        for depth in range(len(path), least, -1):
             node = path[depth - 1]
             if session is not None and session.resident is node:
                 return Plan(lane, tuple(path[:depth]), None)
             if node.image is not None and (settled or self._is_open_to(node.image, session)):
                 return Plan(lane, tuple(path[:depth]), node.image)
-        return Plan(lane, (), None)
+        return Plan(lane, tuple(path[:least]), None, block)
 
     def _is_open_to(self, image: Image, session: Session | None) -> bool:
         """A session's images are its own lane's while that is idle; else a request would leave its lane for another."""
         if image.session is None or (session is not None and image.session == session.number):
             return True
         return all(other is None or other.number != image.session for other in self.sessions)
+
+    def _needed(self, request: Request, plan: Plan) -> int:
+        """Pages that it needs beside those that are there."""
+        return request.pages - self._resident_pages(plan.path) - (plan.open is not None)
 
     @staticmethod
     def _resident_pages(path: Sequence[Node]) -> int:
@@ -264,12 +304,31 @@ class Holdings:
     def _tip(self, path: Sequence[Node]) -> Node:
         return path[-1] if path else self.tree.root
 
+    def spare(self, kept: OpenBlock | None = None) -> int:
+        """Pages of blocks that nobody uses, full ones and open ones but for `kept`."""
+        return self.tree.evictable + len(self.pages.left) - (kept is not None)
+
     def make_room(self, needed: int) -> None:
-        """Give blocks up until so many pages are available."""
-        pages, parked, images = self.tree.evict(max(0, needed - self.pages.available))
+        """Give blocks up until so many pages are available: full ones, and where these do not suffice open ones.
+
+        There are no more open ones than lanes, and most of the full ones nobody comes back to: in a pool that has been
+        full once, sessions that take turns would never find their open blocks if these went first.
+        """
+        pages, parked, images = self.tree.evict(min(max(0, needed - self.pages.available), self.tree.evictable))
         self._give_up(pages, images)
         if parked:
             self._pending.append(ParkPages(tuple(parked.values()), tuple(parked)))
+        with_open = [session for session in self.sessions if session is not None and session.open is not None]
+        for session in sorted(with_open, key=lambda session: session.retained):
+            if needed <= self.pages.available:
+                return
+            self._drop_open(session)
+
+    def _drop_open(self, session: Session | None) -> None:
+        """Nobody goes on in the block that a session has begun."""
+        if session is not None and session.open is not None:
+            self.pages.drop(session.open.page)
+            session.open = None
 
     def _give_up(self, pages: Collection[int], images: Iterable[Image]) -> None:
         """Blocks are forgotten that had these."""
@@ -282,7 +341,7 @@ class Holdings:
         hold = self._holds[request.id]
         if hold.begun:
             return request.prompt - request.read
-        return request.prompt - len(hold.path) * PAGE_TOKENS
+        return request.prompt - hold.promised
 
     def waits_for(self, request: Request, other: Request) -> bool:
         """Whether `other` is about to store a state that `request` could go on from, deeper than what it has now."""
@@ -300,14 +359,17 @@ class Holdings:
         assert request.lane is not None
         hold, lane = self._holds[request.id], request.lane
         displaced = self.sessions[lane]
-        plan = self._plan(self._known(request), lane, settled=True)
-        if plan.depth < len(hold.path):
-            raise IllegalTransition(f"request {request.id} was promised {len(hold.path)} blocks, {plan.depth} are left")
+        plan = self._plan(request, self._known(request), lane, hold)
+        if plan.tokens < hold.promised:
+            raise IllegalTransition(f"request {request.id} was promised {hold.promised} tokens, {plan.tokens} are left")
         self.tree.use(self._tip(plan.path))
         self.tree.leave(self._tip(hold.path))
         self._hand_image(hold, plan.image)
         parked = [node for node in plan.path if node.page is None]
-        needed = request.pages - plan.depth + len(parked)
+        if hold.open is not None and plan.open is None:  # others have read more meanwhile
+            self.pages.hand_back(request.id, hold.open.page)
+            hold.needed, hold.open = hold.needed + 1, None
+        needed = self._needed(request, plan)
         self.pages.waive(request.id, hold.needed - needed)
         self._load(request, parked)
         continued = plan.continues(displaced)
@@ -320,12 +382,13 @@ class Holdings:
             self.images.touch(plan.image)
             self._hand_image(hold, None)
         self.tree.touch(plan.path)
+        self._drop_open(displaced)
         self.sessions[lane] = None
         number = self.new_session()
         hold.session = displaced.number if continued and displaced is not None else number
         hold.path = list(plan.path)
         hold.begun = True
-        request.read = request.executed = plan.depth * PAGE_TOKENS
+        request.read = request.executed = plan.tokens
         hold.captures = self._captures(request, plan.depth)
         self._store_here(request, hold)
         return Begun(request.read, _way(plan, own=continued), bool(parked))
@@ -406,9 +469,11 @@ class Holdings:
     def extend(self, request: Request, tokens: int) -> PageMapping:
         """Pages for all positions below `tokens`; those of reused blocks come with the first."""
         hold = self._holds[request.id]
-        if not hold.table and hold.path:
+        if not hold.table and (hold.path or hold.open is not None):
             reused = [node.page for node in hold.path if node.page is not None]
             assert len(reused) == len(hold.path), "every block of a path in use has a page"
+            if hold.open is not None:
+                reused.append(hold.open.page)
             hold.table = [*reused, *self.pages.take(request.id, max(0, pages_for(tokens) - len(reused)))]
             return PageMapping(0, tuple(hold.table))
         first = len(hold.table)
@@ -509,8 +574,11 @@ class Holdings:
         if not hold.begun:
             self._hand_image(hold, None)
             self.tree.leave(self._tip(hold.path))
-            self.pages.release(request.id)
             session = self.sessions[request.lane]
+            if session is not None and hold.open is not None:
+                self.pages.leave(request.id, hold.open.page)
+                session.open = hold.open
+            self.pages.release(request.id)
             if session is not None and not session.tokens:
                 self.displace(request.lane)
             return self.sessions[request.lane] is not None
@@ -520,16 +588,31 @@ class Holdings:
                 self.images.touch(image)
         self.tree.touch(hold.path)
         self.tree.leave(self._tip(hold.path))
-        self.pages.release(request.id)
         tokens = request.retained
         if not self.trusted or not tokens:
+            self.pages.release(request.id)
             self._disown(hold.session)
             return False
         # What was drawn after the end is a history of its own: the session ends before it.
         path = hold.path[: tokens // PAGE_TOKENS]
         executed = min(request.executed, tokens)
-        self.retain(request.lane, hold.session, tokens, executed, path, self._standing(request)).file = hold.file
+        session = self.retain(request.lane, hold.session, tokens, executed, path, self._standing(request))
+        session.file, session.open = hold.file, self._leave_open(request, hold)
+        self.pages.release(request.id)
         return True
+
+    def _leave_open(self, request: Request, hold: Hold) -> OpenBlock | None:
+        """Leave the block that the request has begun in the lane, unless void rows stand there, or the lane still holds
+        the state of the block before: then what goes on reads from that block's start.
+        """
+        end = request.executed
+        if not self.appends or not end % PAGE_TOKENS or end > request.retained:
+            return None
+        if self._standing(request) != end // PAGE_TOKENS or len(hold.path) != end // PAGE_TOKENS:
+            return None
+        page = hold.table[end // PAGE_TOKENS]
+        self.pages.leave(request.id, page)
+        return OpenBlock(request.id, end, page)
 
     def _standing(self, request: Request) -> int:
         return standing_block(request.executed, drew=request.drew, folds_late=self.folds_late)
@@ -553,6 +636,7 @@ class Holdings:
         session = self.sessions[lane]
         if session is not None:
             self._disown(session.number)
+            self._drop_open(session)
         self.sessions[lane] = None
 
     def plant(self, owner: int, node: Node, blocks: Sequence[str], pages: Sequence[int]) -> list[Node]:
@@ -582,6 +666,7 @@ class Holdings:
                 continue
             gone.append(lane)
             self._disown(session.number)
+            self._drop_open(session)
             resident = session.resident
             if lane in taken and resident is not None and resident.alive:
                 session.tip, session.tokens, session.executed = resident, 0, 0
@@ -623,6 +708,8 @@ class Holdings:
         self.trusted = False
         self.faults += 1
         gone = [lane for lane, session in enumerate(self.sessions) if session is not None]
+        for session in self.sessions:
+            self._drop_open(session)
         self.sessions = [None] * len(self.sessions)
         return gone
 
@@ -647,6 +734,9 @@ class Holdings:
         of_tree = sorted(node.page for node in self.tree.nodes() if node.page is not None)
         if of_tree != sorted(self.pages.kept):
             raise IllegalTransition("the tree and the pool disagree on pages")
+        blocks = [session.open for session in self.sessions if session is not None and session.open is not None]
+        if sorted(block.page for block in blocks) != sorted(self.pages.left):
+            raise IllegalTransition("sessions and the pool disagree on the pages of open blocks")
         for session in self.sessions:
             if session is not None and session.resident is not None and not session.resident.leads_to(session.tip):
                 raise IllegalTransition("a lane's state is not on the path of its session")
@@ -654,7 +744,7 @@ class Holdings:
 
 def _way(plan: Plan, *, own: bool) -> str:
     """How a plan reuses what it does; `own` if that is of the session its lane had."""
-    if not plan.path:
+    if not plan.tokens:
         return FULL_RESET
     if plan.image is None or plan.image.kind is ImageKind.FRONTIER:
         return APPEND

@@ -46,7 +46,7 @@ from ninfer.scheduler.transitions import (
 )
 from ninfer.scheduler.waiting import candidates, in_order
 from ninfer.scheduler.windows import Windows
-from ninfer.step import pages_for
+from ninfer.step import PAGE_TOKENS, pages_for
 from ninfer.types import FinishReason
 
 # Where one more step may be launched, with and without steps ahead.
@@ -143,7 +143,7 @@ class Scheduler:
             if event.pages < pages_for(self.settings.max_context_tokens):
                 # A request that passed the context check could wait for pages that do not exist.
                 raise IllegalTransition(f"{event.pages} pages hold less than one sequence of the longest context")
-            self.holdings.open(event.pages, event.folds_late)
+            self.holdings.open(event.pages, event.folds_late, event.appends)
             self._sharing.open(event.chunk_parts)
 
     def _validate(self, required: int, available: int, message: str, go_on: cmd.Command) -> None:
@@ -208,7 +208,7 @@ class Scheduler:
             if room < event.max_tokens:
                 request.limit_reason = FinishReason.CONTEXT_CAPACITY
             request.blocks, request.marks, request.priority = list(event.blocks), event.marks, event.priority
-            request.masked = event.masked
+            request.masked, request.follows = event.masked, dict(event.follows)
             self._queue.append(request)
             self._may_admit = True
 
@@ -527,7 +527,7 @@ class Scheduler:
         if not self.settings.prefix_reuse or not self.holdings.trusted:
             return False
         leaving = (other for other in self.requests.values() if other.state in VACATING)
-        return any(other.blocks[:1] == request.blocks[:1] != [] for other in leaving)
+        return any(other.id in request.follows or other.blocks[:1] == request.blocks[:1] != [] for other in leaving)
 
     def _saves_first(self, request: Request, idle: list[int]) -> bool:
         """Whether a session has to be read for its file before the request may displace it."""
@@ -588,7 +588,8 @@ class Scheduler:
         if first:
             self._begin(request)
         begin = request.read
-        end = begin + self._sharing.chunk_tokens(begin, request.prompt - begin, someone_waits)
+        block = begin - begin % PAGE_TOKENS  # units are counted from block starts
+        end = block + self._sharing.chunk_tokens(block, request.prompt - block, someone_waits)
         end = self.holdings.cut(request, end)
         mapping = self.holdings.extend(request, end)
         before = self.holdings.transfers()

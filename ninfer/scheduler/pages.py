@@ -1,7 +1,8 @@
 """The pool of cache pages as numbers: who is entitled to how many, who has which, and which hold what was read.
 
-capacity = free + owned + kept. A reservation is a promise out of the free pages that nobody else can spend; taking
-turns promised pages into owned ones, keeping turns an owned one into a page of the tree of prefixes, which stays.
+capacity = free + owned + kept + left. A reservation is a promise out of the free pages that nobody else can spend;
+taking turns promised pages into owned ones, keeping turns an owned one into a page of the tree of prefixes, which
+stays. Left is the page of a block that a session in an idle lane has begun: whoever goes on with it picks it up.
 The lowest free id goes first, so a run is reproducible.
 """
 
@@ -22,17 +23,23 @@ class PagePool:
         self._promised: dict[int, int] = {}
         self._owned: dict[int, set[int]] = {}
         self._kept: set[int] = set()
+        self._left: set[int] = set()
         self._promised_total = 0
 
     @property
     def available(self) -> int:
-        """Pages that are neither owned, kept nor promised."""
+        """Pages that are neither owned, kept, left nor promised."""
         return len(self._free) - self._promised_total
 
     @property
     def kept(self) -> frozenset[int]:
         """Pages of the tree."""
         return frozenset(self._kept)
+
+    @property
+    def left(self) -> frozenset[int]:
+        """Pages of blocks that idle lanes have begun."""
+        return frozenset(self._left)
 
     def reserve(self, owner: int, count: int) -> None:
         """Promise `count` pages to `owner`, who has nothing yet."""
@@ -63,6 +70,28 @@ class PagePool:
         self._owned[owner].remove(page)
         self._kept.add(page)
 
+    def leave(self, owner: int, page: int) -> None:
+        """An owned page is left for whoever goes on behind what it holds."""
+        self._owned[owner].remove(page)
+        self._left.add(page)
+
+    def pick_up(self, owner: int, page: int) -> None:
+        """A page that was left belongs to the owner, beside what that was promised."""
+        self._left.remove(page)
+        self._owned[owner].add(page)
+
+    def drop(self, page: int) -> None:
+        """Nobody will go on behind what a page holds that was left."""
+        self._left.remove(page)
+        heapq.heappush(self._free, page)
+
+    def hand_back(self, owner: int, page: int) -> None:
+        """The owner is promised a page instead of this one."""
+        self._owned[owner].remove(page)
+        heapq.heappush(self._free, page)
+        self._promised[owner] += 1
+        self._promised_total += 1
+
     def free(self, page: int) -> None:
         """A page of the tree holds nothing any more."""
         self._kept.remove(page)
@@ -88,7 +117,7 @@ class PagePool:
 
     def audit(self) -> None:
         """Raise unless every page is accounted for exactly once."""
-        pages = [*(page for owned in self._owned.values() for page in owned), *self._free, *self._kept]
+        pages = [*(page for owned in self._owned.values() for page in owned), *self._free, *self._kept, *self._left]
         if len(pages) != self.capacity or set(pages) != set(range(self.capacity)):
             raise IllegalTransition("a page is lost or owned twice")
         if self._promised_total != sum(self._promised.values()) or self.available < 0:

@@ -42,6 +42,7 @@ class Request:
     blocks   digests of the full blocks of prompt and drawn tokens, void ones included
     marks    places in the prompt whose states are worth keeping
     priority lower goes first
+    follows  how many of its first tokens are those of the history of an earlier request, by that one's id
     masked   whether draws wait for masks that depend on those before; for `ahead` likely tokens they are known, and for
              `free` tokens, whatever they are, there is one
     retained tokens that its lane was said to keep when it ended
@@ -66,6 +67,7 @@ class Request:
     blocks: list[str] = field(default_factory=list)
     marks: Marks = field(default_factory=Marks)
     priority: int = 0
+    follows: dict[int, int] = field(default_factory=dict)
     masked: bool = False
     ahead: int = 0
     free: int = 0

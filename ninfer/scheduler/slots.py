@@ -306,7 +306,7 @@ class Slots:
             self._deferred.append(event)
             return
         holdings.tree.use(node)
-        fits = missing <= holdings.pages.available + holdings.tree.evictable
+        fits = missing <= holdings.pages.available + holdings.spare()
         images = self._take_images(event, holdings.new_session()) if fits and event.blocks else ()
         if not fits or images is None:
             holdings.tree.leave(node)

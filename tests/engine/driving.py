@@ -53,9 +53,8 @@ class Driver:
         self._length: dict[int, int] = {}
 
     def table(self, lane: int, tokens: int) -> tuple[int, ...]:
-        """Pages of a lane's first tokens, whole pages of them."""
-        assert tokens % PAGE_TOKENS == 0
-        return tuple(self._tables[lane][: tokens // PAGE_TOKENS])
+        """Pages of a lane's first tokens."""
+        return tuple(self._tables[lane][: pages_for(tokens)])
 
     def take(self, count: int) -> tuple[int, ...]:
         """Pages that nobody has."""
@@ -77,6 +76,7 @@ class Driver:
         *,
         logprobs: int | None = None,
         kept: Sequence[int] = (),
+        stands: int | None = None,
         before: tuple[Transfer, ...] = (),
         after: tuple[Transfer, ...] = (),
         parts: int = 1,
@@ -85,15 +85,14 @@ class Driver:
         """Read a prompt in chunks and draw its first token.
 
         parts   of each chunk; `between` is called between two of them
-        kept    pages that hold its first tokens already: reading begins behind them
+        kept    pages that hold its first tokens already: reading begins behind them, or where the lane `stands`
         before  transfers in front of the first chunk; after: behind the last
         """
         generation = Generation()
         self._tables[lane] = []
-        start = len(kept) * PAGE_TOKENS
-        for begin in range(start, len(prompt), chunk):
-            ids = tuple(prompt[begin : begin + chunk])
-            end = begin + len(ids)
+        begin = start = len(kept) * PAGE_TOKENS if stands is None else stands
+        while begin < len(prompt):
+            end = min(begin // PAGE_TOKENS * PAGE_TOKENS + chunk, len(prompt))
             if begin == start:
                 self._tables[lane].extend(kept)
             mapping = self._map(lane, end)
@@ -102,7 +101,7 @@ class Driver:
             plan = PrefillChunk(
                 lane=lane,
                 begin=begin,
-                token_ids=ids,
+                token_ids=tuple(prompt[begin:end]),
                 mapping=mapping,
                 setup=LaneSetup(law, stop_ids, tuple(prompt), logprobs) if begin == start else None,
                 sample=end == len(prompt),
@@ -117,6 +116,7 @@ class Driver:
                 result = self.engine.run(NextPart(lane))
             if result.drawn is not None:
                 generation.add(result.drawn, self.engine.logits[0])
+            begin = end
         self._length[lane] = len(prompt)
         return generation
 

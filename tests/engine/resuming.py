@@ -113,6 +113,28 @@ def own_block_start_behind_guesses(subject: Subject, prompt_tokens: int, tokens:
         assert distance(resumed, cold) <= subject.decoded
 
 
+def inside_a_block(subject: Subject, prompt_tokens: int, rounds: int, more: int, chunk: int) -> None:
+    """A lane reads on where it stands, while others have decoded beside it."""
+    driver = subject.driver()
+    prompt = subject.prompt(prompt_tokens, prompt_tokens)
+    ends = []
+    for lane in (0, 2):
+        lanes = {lane: driver.prefill(lane, prompt, chunk), 1: driver.prefill(1, subject.prompt(70, 1), 128)}
+        driver.decode(lanes, rounds)
+        history = (prompt + lanes[lane].tokens)[: prompt_tokens + rounds]
+        driver.decode({1: lanes[1]}, 2)
+        follow = history + subject.prompt(more, 5)
+        resumed = driver.prefill(lane, follow, chunk, kept=driver.table(lane, len(history)), stands=len(history))
+        driver.decode({lane: resumed, 1: lanes[1]}, ROUNDS)
+        ends.append(resumed)
+    assert_same(*ends)
+    cold = subject.cold(follow)
+    if not rounds or not subject.decoded:
+        assert_same(resumed, cold)
+    else:
+        assert distance(resumed, cold) <= subject.decoded
+
+
 def entry_columns(subject: Subject) -> None:
     """They are what was read in front of the block, however far the lane has moved on behind it."""
     driver = subject.driver()

@@ -69,6 +69,27 @@ def test_a_lane_goes_on_from_its_own_block_start(subject: Subject, tokens: int, 
 
 
 @pytest.mark.parametrize(
+    ("tokens", "rounds", "more", "chunk"),
+    [
+        (1, 0, 1, 128),
+        (63, 0, 1, 128),
+        (62, 0, 5, 128),
+        (129, 0, 62, 128),
+        (130, 0, 190, 64),
+        (20, 3, 300, 128),
+        (66, 1, 1, 128),
+        (100, 3, 24, 128),
+        (120, 17, 54, 128),
+    ],
+    ids=str,
+)
+def test_a_lane_goes_on_inside_its_block(subject: Subject, tokens: int, rounds: int, more: int, chunk: int) -> None:
+    if not subject.engine.appends:
+        pytest.skip("prompts begin at block starts")
+    resuming.inside_a_block(subject, tokens, rounds, more, chunk)
+
+
+@pytest.mark.parametrize(
     "scenario",
     [
         resuming.entry_columns,

@@ -34,10 +34,18 @@ class Driver:
     """
 
     def __init__(
-        self, pages: int = 128, *, folds_late: bool = False, parts: tuple[int, ...] = (1,), **settings: object
+        self,
+        pages: int = 128,
+        *,
+        folds_late: bool = False,
+        parts: tuple[int, ...] = (1,),
+        appends: bool = False,
+        **settings: object,
     ) -> None:
         defaults = {"lanes": 2, "prefix_reuse": True, "images": 8, "prefill_chunk_tokens": 256, "max_pending": 64}
-        self.machine: Scheduler = serving(pages, folds_late=folds_late, parts=parts, **{**defaults, **settings})
+        self.machine: Scheduler = serving(
+            pages, folds_late=folds_late, parts=parts, appends=appends, **{**defaults, **settings}
+        )
         self.memory = DeviceMemory(self.machine.settings.lanes, folds_late)
         self.histories: dict[int, bytes] = {}
         self.prompts: dict[int, int] = {}
@@ -60,14 +68,21 @@ class Driver:
         self.machine.audit()
         return commands
 
-    def ask(self, prompt: bytes, limit: int = 1, marks: Marks | None = None, priority: int = 0) -> int:
+    def ask(
+        self,
+        prompt: bytes,
+        limit: int = 1,
+        marks: Marks | None = None,
+        priority: int = 0,
+        follows: tuple[tuple[int, int], ...] = (),
+    ) -> int:
         """A prepared request; returns its id."""
         self._tickets += 1
         (accept,) = (c for c in self.send(ev.Arrived(self._tickets)) if isinstance(c, cmd.Accept))
         self.histories[accept.request_id] = prompt
         self.prompts[accept.request_id] = len(prompt)
         marks = marks if marks is not None else Marks()
-        self.send(ev.Prepared(accept.request_id, len(prompt), limit, blocks(prompt), marks, priority))
+        self.send(ev.Prepared(accept.request_id, len(prompt), limit, blocks(prompt), marks, priority, follows=follows))
         return accept.request_id
 
     def land(self, *, stop: int = 0) -> list[cmd.Command]:

@@ -40,7 +40,7 @@ def test_a_promise_that_cannot_be_kept_is_a_fault_of_ours() -> None:
     session = server.machine.holdings.sessions[0]
     assert session is not None
     session.resident = None
-    with pytest.raises(IllegalTransition, match="promised 3 blocks, 0 are left"):
+    with pytest.raises(IllegalTransition, match="promised 192 tokens, 0 are left"):
         server.run()
 
 

@@ -16,11 +16,16 @@ from ninfer.step import PageMapping
 
 
 def serving(
-    pages: int = 128, *, folds_late: bool = False, parts: tuple[int, ...] = (1,), **settings: object
+    pages: int = 128,
+    *,
+    folds_late: bool = False,
+    parts: tuple[int, ...] = (1,),
+    appends: bool = False,
+    **settings: object,
 ) -> Scheduler:
     machine = Scheduler(SchedulerSettings(**{"steps_ahead": 0, "prefix_reuse": False, **settings}))  # type: ignore[arg-type]
     machine.handle(ev.PlanMade(1, 2, ""), 0.0)
-    machine.handle(ev.ModelLoaded(1, 2, pages, "", folds_late, parts), 0.0)
+    machine.handle(ev.ModelLoaded(1, 2, pages, "", folds_late, parts, appends), 0.0)
     assert machine.handle(ev.WarmedUp(), 0.0) == [cmd.AnnounceReady()]
     return machine
 

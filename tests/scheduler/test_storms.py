@@ -104,7 +104,7 @@ def test_the_weather_reaches_every_kind_of_end_and_every_state() -> None:
 def test_many_requests_go_on_from_what_others_have_read() -> None:
     ways: Counter[str] = Counter()
     slots: Counter[str] = Counter()
-    reused = read = parks = host_restores = 0
+    reused = read = parks = host_restores = exact = 0
     for seed in range(0, STORMS, 19):
         storm = run_storm(seed)
         totals = storm.machine.statistics().totals
@@ -112,6 +112,7 @@ def test_many_requests_go_on_from_what_others_have_read() -> None:
         reused, read = reused + totals.reused_tokens, read + totals.prefill_tokens
         parks, host_restores = parks + storm.machine.holdings.tree.parks, host_restores + totals.host_restores
         slots.update(storm.slot_refusals)
+        exact += storm.exact
         for _now, _event, commands in storm.decisions:
             slots.update(type(command).__name__ for command in commands)
     assert set(ways) == set(WAYS)
@@ -119,6 +120,7 @@ def test_many_requests_go_on_from_what_others_have_read() -> None:
     assert sum(ways.values()) - ways[FULL_RESET] > 0.12 * sum(ways.values()), ways
     assert reused > 0.12 * (reused + read)
     assert parks > 100
+    assert exact > 20, exact
     assert host_restores > 5
     for what in (
         "Erased",

@@ -173,6 +173,7 @@ class InUse:
             assert request.reason == "output_limit"
             assert request.output == self.world.cold(one.prompt, one.limit), (one.number, request.way, request.cached)
             self.events[request.way] += 1
+            self.events["inside a block"] += (request.cached or 0) % 64 > 0
             self.events["requests"] += 1
             assert request.lane is not None
             one.history.lane = request.lane

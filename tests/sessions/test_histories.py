@@ -39,7 +39,7 @@ def played(name: str, servers: range) -> Counter[str]:
 @pytest.mark.parametrize("part", range(EMBEDDED_PARTS))
 def test_every_way_of_reuse_gives_the_answers_of_a_cold_server(part: int) -> None:
     events = played("embedded", EMBEDDED[part::EMBEDDED_PARTS])
-    assert {"full_reset", "append_frontier", "append", "edit", "regenerate"} <= set(events), events
+    assert {"full_reset", "append_frontier", "inside a block", "append", "edit", "regenerate"} <= set(events), events
 
 
 @pytest.mark.parametrize("part", range(SMALL_PARTS))
@@ -52,4 +52,5 @@ def test_every_way_of_reuse_gives_the_answers_of_a_cold_small_model(part: int) -
         "full_reset", "append_frontier", "fork_shared_prefix", "restore_turn_checkpoint", "from host memory",
     }  # fmt: skip
     assert happened <= set(events), events
+    assert events["inside a block"] > 10, events
     assert events["requests"] > 1.5 * events["full_reset"]

@@ -87,6 +87,7 @@ class Direct:
         self.machine = Scheduler(settings)
         self.requests: dict[int, Asked] = {}
         self.ledgers: list[Ledger | None] = [None] * settings.lanes
+        self.owners: list[int] = [0] * settings.lanes  # whose histories they are; 0 for a file's
         self.flight: deque[tuple[Any, Pending[Any]]] = deque()
         self.now = 0.0
         self.computed = 0
@@ -96,7 +97,7 @@ class Direct:
         self._news: deque[ev.Event] = deque()  # of the disk
         self._reading: dict[int, tuple[Stored, int]] = {}
         self._chunk: cmd.StartChunk | None = None  # the newest
-        loaded = ev.ModelLoaded(1, 2, pages, "", engine.folds_late, engine.chunk_parts)
+        loaded = ev.ModelLoaded(1, 2, pages, "", engine.folds_late, engine.chunk_parts, engine.appends)
         for event in (ev.PlanMade(1, 2, ""), loaded, ev.WarmedUp()):
             self.send(event)
 
@@ -122,7 +123,13 @@ class Direct:
         asked.prompt, asked.limit, asked.stop_ids = tuple(prompt), limit, stop_ids
         asked.sampling = sampling
         names = NAMES.names(asked.prompt)
-        self.send(ev.Prepared(number, len(prompt), limit, names, marks or Marks(turn=len(prompt)), priority))
+        follows = tuple(
+            (owner, same)
+            for owner, ledger in zip(self.owners, self.ledgers, strict=True)
+            if owner and ledger is not None and (same := ledger.in_common(asked.prompt, names))
+        )
+        marks = marks or Marks(turn=len(prompt))
+        self.send(ev.Prepared(number, len(prompt), limit, names, marks, priority, follows=follows))
         return number
 
     def land(self) -> None:
@@ -190,7 +197,7 @@ class Direct:
         engine.write_pages(order.pages, memoryview(saved.pages)[begin : begin + len(order.pages) * engine.page_bytes])
         for frontier, image in order.images:
             engine.write_image(image, memoryview(saved.images[frontier]))
-        self.ledgers[lane] = Ledger(NAMES, saved.ledger, identity)
+        self.ledgers[lane], self.owners[lane] = Ledger(NAMES, saved.ledger, identity), 0
         self.send(ev.SlotDone(order.ticket, lane, True))
         return True
 
@@ -208,6 +215,7 @@ class Direct:
                 asked = self.requests[command.request_id]
                 asked.cached, asked.way, asked.lane = command.cached_tokens, command.way, command.lane
                 self.ledgers[command.lane] = Ledger(NAMES, asked.prompt, PromptIdentity.of(NAMES, asked.prompt))
+                self.owners[command.lane] = command.request_id
             case cmd.Finish():
                 asked = self.requests[command.request_id]
                 asked.reason = command.reason

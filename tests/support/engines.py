@@ -112,6 +112,7 @@ class FakeEngine:
 
     folds_late    as :func:`ninfer.step.standing_block` says
     chunk_parts   into how many parts chunks may be cut; all the work is done with the last
+    appends       whether prompts go on inside a block
     """
 
     image_bytes = 8 + DIGEST_BYTES
@@ -126,6 +127,7 @@ class FakeEngine:
         *,
         folds_late: bool = False,
         chunk_parts: tuple[int, ...] = (1, 2, 4),
+        appends: bool = True,
         accepts: Callable[[int], int] = every_number,
     ) -> None:
         self._words = words
@@ -136,9 +138,10 @@ class FakeEngine:
         self._pages: dict[int, bytes] = {}
         self._places: dict[int, bytes] = {}
         self._images: dict[int, bytes] = {}
-        self.folds_late = folds_late
         self.chunk_parts = chunk_parts
         self._open: tuple[PrefillChunk, int] | None = None  # and how many of its parts were launched
+        self.folds_late, self.appends = folds_late, appends
+        self._frontiers = [0] * lanes
         self.threads: set[int] = set()
         self.fail_next: Exception | None = None
         self.fail_reset: Exception | None = None
@@ -248,9 +251,14 @@ class FakeEngine:
 
     def _prefill(self, plan: PrefillChunk) -> PrefillResult:
         assert plan.setup is not None or plan.begin > 0
-        assert plan.begin % PAGE_TOKENS == 0
+        assert plan.begin % PAGE_TOKENS == 0 or (plan.setup is not None and self.appends)
         assert plan.token_ids
         self._carry_out(plan.before)
+        if plan.begin % PAGE_TOKENS:
+            before = self._lane(plan.lane)
+            assert self._frontiers[plan.lane] == plan.begin, "the lane stands elsewhere"
+            assert plan.setup is not None
+            assert before.ids[: plan.begin] == list(plan.setup.prompt_ids[: plan.begin]), "another history"
         if plan.setup is not None:
             lane = self._lanes[plan.lane] = _Lane(plan.setup, list(plan.setup.prompt_ids[: plan.begin]))
         else:
@@ -261,11 +269,12 @@ class FakeEngine:
         lane.prompt_tokens = end
         self._map(plan.lane, plan.mapping, end)
         self._check_prefix(lane, plan.begin)
-        if plan.begin:
+        if plan.begin >= PAGE_TOKENS:
             assert self._states[plan.lane] == self._state(lane, plan.begin // PAGE_TOKENS), "another state"
         for block in range(plan.begin // PAGE_TOKENS, pages_for(end)):
             self._pages[lane.table[block]] = lane.page(block, end)
         self._stand(plan.lane, end // PAGE_TOKENS)
+        self._frontiers[plan.lane] = end
         assert plan.sample or plan.mask is None
         drawn = self._draw(plan.lane, plan.mask) if plan.sample else None
         self._carry_out(plan.after)
@@ -311,6 +320,7 @@ class FakeEngine:
         for block in range(first, pages_for(row.position + 1 + row.drafts)):
             # Rejected guesses leave something in their pages, which nobody may read.
             self._pages[lane.table[block]] = lane.page(block, end) if block * PAGE_TOKENS < end else b"rejected"
+        self._frontiers[row.lane] = end
         self._stand(row.lane, first if self.folds_late else end // PAGE_TOKENS)
         return Drawn(row.lane, tuple(drawn), last.stopped, drafted, accepted, tuple(told))
 

@@ -94,13 +94,15 @@ class DeviceMemory:
         begin, end = command.begin, command.end
         if command.first:
             assert command.request_id not in self.tables
-            assert begin % PAGE_TOKENS == 0
             if begin == 0:
                 self.lanes[command.lane] = Standing(b"", 0)
             standing = self.lanes[command.lane]
             assert standing is not None
-            assert standing.state == history[:begin], "the lane's state is of another history"
-            self.lanes[command.lane] = Standing(history[:begin], begin // PAGE_TOKENS)
+            block = begin // PAGE_TOKENS
+            if begin % PAGE_TOKENS:
+                assert standing == Standing(history[:begin], block), "the lane stands elsewhere"
+            assert standing.state == history[: block * PAGE_TOKENS], "the lane's state is of another history"
+            self.lanes[command.lane] = Standing(history[:begin], block)
         table = self._map(command.request_id, command.mapping, end)
         self._run(command.request_id, command.lane, table, begin, end, history)
         self.lanes[command.lane] = Standing(history[:end], end // PAGE_TOKENS)

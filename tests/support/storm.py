@@ -21,15 +21,22 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.holdings import Session
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.open_blocks import OpenBlock
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.transitions import LaneState, Lifecycle
 from ninfer.snapshots.rules import FARTHEST
 from ninfer.step import PAGE_TOKENS, CaptureState, ParkPages, pages_for
 from ninfer.types import Marks
-from tests.support.memory import DeviceMemory, Part
+from tests.support.memory import DeviceMemory, Part, Standing
 
 # How many of the newest histories are gone on from: a storm is short, and an old one would seldom be there.
 KNOWN = 6
+
+
+def common(one: bytes, other: bytes) -> int:
+    """Tokens with which both begin."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), min(len(one), len(other)))
 
 
 @dataclass
@@ -118,10 +125,13 @@ class Storm:
         self.machine = Scheduler(self.settings)
         self.memory = DeviceMemory(lanes, folds_late=choose([True, False]))
         self.chunk_parts = ((1,), (1, 2), (1, 2, 4))[seed % 3]
+        self.appends = seed % 7 != 3
         self.decisions: list[tuple[float, ev.Event, list[cmd.Command]]] = []
         self.clients: dict[int, Client] = {}
         self.known: deque[int] = deque(maxlen=KNOWN)
         self.ledgers: list[bytes | None] = [None] * lanes
+        self.owners: dict[int, int] = {}  # by lane the request that was admitted there last
+        self.exact = 0  # requests that went on inside a block
         self.files: list[File] = []
         self.slot_jobs: dict[int, SlotJob] = {}
         self.asked: dict[int, File] = {}  # by ticket
@@ -337,11 +347,13 @@ class Storm:
         assert client.admitted is None
         client.admitted = command
         assert command.cached_tokens < client.prompt
-        assert command.cached_tokens % PAGE_TOKENS == 0
+        assert command.cached_tokens % PAGE_TOKENS == 0 or command.way == "append_frontier"
         assert (command.way == "full_reset") == (command.cached_tokens == 0)
         assert self.settings.prefix_reuse or not command.cached_tokens
         client.read = command.cached_tokens
         self.ledgers[command.lane] = None
+        self.owners[command.lane] = command.request_id
+        self.exact += command.cached_tokens % PAGE_TOKENS > 0
 
     def check_chunk(self, command: cmd.StartChunk) -> None:
         client = self.clients[command.request_id]
@@ -350,7 +362,7 @@ class Storm:
         assert command.first == (command.begin == client.admitted.cached_tokens)
         client.read = command.end
         assert 0 < command.end - command.begin <= self.settings.prefill_chunk_tokens
-        assert command.begin % PAGE_TOKENS == 0
+        assert command.first or command.begin % PAGE_TOKENS == 0
         assert command.end == client.prompt or command.end % PAGE_TOKENS == 0
         assert command.sample == (command.end == client.prompt and self.effective(client) > 0)
         self.memory.chunk(command, client.history)
@@ -454,6 +466,16 @@ class Storm:
                 standing = self.memory.lanes[lane]
                 assert standing is not None
                 assert standing.state == self.history_of(session.resident)
+            if session.open is not None:
+                self.check_open(lane, session.open, ledger)
+
+    def check_open(self, lane: int, block: OpenBlock, ledger: bytes | None) -> None:
+        """The lane and the page of the block that a session has begun hold what they should."""
+        assert ledger is not None
+        assert block.owner == self.owners[lane]
+        assert self.memory.lanes[lane] == Standing(ledger[: block.executed], block.depth)
+        assert self.memory.pages[block.page][: block.executed] == ledger[: block.executed]
+        assert all(block.page not in table for table in self.memory.tables.values())
 
     def history_of(self, node: Node) -> bytes:
         return self.histories[node.digest] if node.depth else b""
@@ -733,7 +755,7 @@ class Storm:
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
-        self.send(ev.ModelLoaded(10, 20, self.pages, "short", self.memory.folds_late, self.chunk_parts))
+        self.send(ev.ModelLoaded(10, 20, self.pages, "short", self.memory.folds_late, self.chunk_parts, self.appends))
         self.send(ev.WarmedUp())
 
     def blow(self, steps: int) -> None:
@@ -808,7 +830,18 @@ class Storm:
         priority = self.random.choice([0, 0, 0, 0, 1, -1])
         client.masked = self.random.random() < 0.2
         client.free = self.of_masks.choice([0, 1, 3, 1 << 31]) * client.masked
-        self.send(ev.Prepared(request_id, client.prompt, client.limit, blocks, marks, priority, client.masked))
+        follows = self.followed(client.history)
+        self.send(ev.Prepared(request_id, client.prompt, client.limit, blocks, marks, priority, client.masked, follows))
+
+    def followed(self, prompt: bytes) -> tuple[tuple[int, int], ...]:
+        """What the prompt has in common with histories of those who were in the lanes last."""
+        found = []
+        for owner in self.owners.values():
+            client = self.clients[owner]
+            same = common(prompt, client.history[: client.prompt + client.drawn])
+            if same % PAGE_TOKENS:
+                found.append((owner, same))
+        return tuple(found)
 
     def calm(self) -> None:
         """No more arrivals and faults: everything runs to its end, slow readers included."""
@@ -870,7 +903,8 @@ class Storm:
         self.machine.audit()
         self.check_tree()
         holdings = self.machine.holdings
-        assert holdings.pages.available + len(holdings.pages.kept) == holdings.pages.capacity
+        pages = holdings.pages
+        assert pages.available + len(pages.kept) + len(pages.left) == pages.capacity
         assert all(node.users == 0 for node in holdings.tree.nodes())
         assert all(image.users == 0 and image.node is not None for image in holdings.images.stored)
         assert not self.memory.tables
