@@ -16,7 +16,7 @@ _ALIGNMENT = 256
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkScratch:
     """Of n blocks: queries, keys [n, HK, 64, DK]; values [n, HV, DV, 64]; inverses, inside [n, HV, 2, 64, 64], all
-    bf16; factors [n, HV, 4, 64], mixed [n, HV, DV, 64] fp32."""
+    bf16; factors [n, HV, 6, 64], mixed [n, HV, DV, 64] fp32."""
 
     queries: Tensor
     keys: Tensor
@@ -38,7 +38,7 @@ def _parts(tokens: int, shape: GdnShape) -> dict[str, tuple[tuple[int, ...], tor
         "values": (turned, torch.bfloat16),
         "inverses": squares,
         "inside": squares,
-        "factors": ((n, shape.value_heads, 4, BLOCK), torch.float32),
+        "factors": ((n, shape.value_heads, 6, BLOCK), torch.float32),
         "mixed": (turned, torch.float32),
     }
 
@@ -48,7 +48,8 @@ def _bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
 
 
 def chunk_scratch_bytes(tokens: int, shape: GdnShape) -> int:
-    """Bytes that a chunk of so many tokens, or fewer, needs as scratch on a GPU."""
+    """Bytes that a chunk of so many tokens, or fewer, needs as scratch on a GPU; its tokens count from the start of the
+    block in which it begins."""
     return sum(_bytes(*part) for part in _parts(tokens, shape).values())
 
 

@@ -45,12 +45,13 @@ def matrix(chip: Chip) -> Iterator[Variant]:
             floats=frozenset({"x_eps", "eps", "scale"}),
             stack_bytes=variants.ROUND_STACK_BYTES,
         )  # fmt: skip
+    rows = {"open_k": "bf16", "open_u": "fp32", "open_g": "fp32"}
     yield Variant(
         "convolve",
         convolve_blocks,
-        {"first": "bf16", "second": "bf16", "taps": "fp32", "ring": "bf16", "open_k": "bf16"}
+        {"first": "bf16", "second": "bf16", "taps": "fp32", "ring": "bf16"}
         | {"queries": "bf16", "keys": "bf16", "values": "bf16"},
-        widths | {"KEY_ROWS": KEY_ROWS, "RING": RING, "APART": APART},
+        widths | {"RING": RING, "APART": APART},
         warps=variants.CONVOLVE_WARPS,
         registers=variants.CONVOLVE_REGISTERS,
         dependent=False,
@@ -59,9 +60,9 @@ def matrix(chip: Chip) -> Iterator[Variant]:
     yield Variant(
         "prepare",
         prepare_blocks,
-        {"ab": "bf16", "decay_rate": "fp32", "dt_bias": "fp32", "open_g": "fp32", "queries": "bf16", "keys": "bf16"}
+        {"ab": "bf16", "decay_rate": "fp32", "dt_bias": "fp32", "queries": "bf16", "keys": "bf16"}
         | {"inverses": "bf16", "inside": "bf16", "factors": "fp32"},
-        {"DK": WIDTH, "ROWS": ROWS},
+        {"DK": WIDTH},
         warps=variants.PREPARE_WARPS,
         registers=variants.prepare_registers(chip.shared_bytes),
         dependent=False,
@@ -71,8 +72,10 @@ def matrix(chip: Chip) -> Iterator[Variant]:
     yield Variant(
         "scan",
         scan_blocks,
-        _SCRATCH | {"s": "fp32", "open_u": "fp32", "mixed": "fp32"},
-        widths | {"SLICE": variants.SCAN_VALUES, "ROWS": ROWS, "STAGES": variants.scan_stages(chip.shared_bytes)},
+        _SCRATCH | {"s": "fp32", "mixed": "fp32"} | rows,
+        widths
+        | {"SLICE": variants.SCAN_VALUES, "KEY_ROWS": KEY_ROWS, "ROWS": ROWS}
+        | {"STAGES": variants.scan_stages(chip.shared_bytes)},
         warps=variants.SCAN_WARPS,
         dependent=False,
         stack_bytes=variants.SCAN_STACK_BYTES,
@@ -80,8 +83,9 @@ def matrix(chip: Chip) -> Iterator[Variant]:
     yield Variant(
         "finish",
         finish_rows,
-        {"mixed": "fp32", "first": "bf16", "second": "bf16", "norm": "fp32", "ring": "bf16", "out": "bf16"},
-        widths | {"RING": RING, "APART": APART},
+        {"mixed": "fp32", "first": "bf16", "second": "bf16", "norm": "fp32", "keys": "bf16", "factors": "fp32"}
+        | {"ring": "bf16", "open_k": "bf16", "open_g": "fp32", "out": "bf16"},
+        widths | {"KEY_ROWS": KEY_ROWS, "ROWS": ROWS, "RING": RING, "APART": APART},
         warps=variants.FINISH_WARPS,
         dependent=False,
         floats=frozenset({"eps"}),

@@ -5,7 +5,8 @@ bits differ: a round adds in fp32, a chunk multiplies sums of two bf16 numbers (
 the state in fp32 and hand it on in the same form.
 
 A column's bits do not depend on its neighbours, on the number of lanes or columns, or on how many columns came in one
-round; a token of a chunk has the same bits however the prompt was cut into chunks of whole blocks.
+round; a token of a chunk has the same bits however the prompt was cut into chunks of whole blocks. A chunk that begins
+inside a block takes the rows that are there as they are, whoever has made them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from ninfer.kernels.gdn import torch_rounds
 from ninfer.kernels.gdn.chunk_scratch import chunk_scratch_bytes as chunk_scratch_bytes
-from ninfer.kernels.gdn.slots import BLOCK, MAX_COLUMNS, GdnConstants, GdnSlots
+from ninfer.kernels.gdn.slots import MAX_COLUMNS, GdnConstants, GdnSlots
 from ninfer.kernels.low_bit_linear.buffers import Columns
 
 
@@ -84,20 +85,20 @@ def gdn_chunk(
     scratch: Tensor,
     out: Tensor,
 ) -> None:
-    """Run T consecutive tokens of one lane from a block's first position on.
+    """Run T consecutive tokens of one lane, from a block's first position on or behind the rows that its block has.
 
     first, second  as in :func:`gdn_round`, T rows
     ab_rows        [T, 2 HV] bf16, a | b
                    These three may be columns of one matrix: their rows are contiguous and any distance apart.
-    begin          position of the first token, a multiple of 64; at 0 a sequence begins and nothing is read of the slot
-    scratch        [n] uint8, n >= chunk_scratch_bytes(T, ...), starting at a multiple of 256
+    begin          position of the first token; at 0 a sequence begins and nothing is read of the slot. Inside a block
+                   the slot holds that block's entry state, its rows and the columns before the token
+    scratch        [n] uint8, n >= chunk_scratch_bytes(begin % 64 + T, ...), starting at a multiple of 256
     out            [T, HV DV] bf16, rounded once from fp32
     effects        writes out; `slots.s` and the entry columns become those of block (begin + T) // 64; its rows and the
                    last three columns are kept; scratch is overwritten
     """
     tokens = first.shape[0]
     assert tokens >= 1
-    assert begin % BLOCK == 0
     assert first.shape == (tokens, 2 * slots.key_heads * slots.key_width)
     assert second.shape == (tokens, 2 * slots.value_heads * slots.value_width)
     assert ab_rows.shape == (tokens, 2 * slots.value_heads)

@@ -135,24 +135,24 @@ def gdn_chunk(
     begin: int,
     out: Tensor,
 ) -> None:
-    tokens = first.shape[0]
+    offset = begin % BLOCK
     value, z = second.chunk(2, dim=-1)
     fresh = torch.cat([first, value], dim=-1)
     columns = torch.cat([_past(slots, lane, begin), fresh])
     q, k, v = _split(causal_conv(columns.unsqueeze(0), constants.taps)[0], slots)
     g, beta = _gates(ab_rows, constants)
-    end = begin + tokens
-    open_rows = _Lane(slots, lane, begin // BLOCK, 0)
+    end = begin + first.shape[0]
+    open_rows = _Lane(slots, lane, begin // BLOCK, offset)
     o = torch_blocks.gdn_prefill(
-        q, k, v, g, beta, open_rows.s[0], open_rows.k[0], open_rows.u[0], open_rows.g[0]
+        q, k, v, g, beta, open_rows.s[0], open_rows.k[0], open_rows.u[0], open_rows.g[0], offset
     )  # fmt: skip
     slots.s[lane] = open_rows.s[0]
     if end % BLOCK:
-        kept = torch.arange(end - end % BLOCK, end)
+        kept = torch.arange(max(begin, end - end % BLOCK), end)
         open_rows.keep_rows(kept, k[kept - begin])
     last = torch.arange(max(begin, end - TAPS + 1), end)
     slots.ring[lane, last % RING] = fresh[last - begin]
-    if full := tokens // BLOCK * BLOCK:
-        slots.ring[lane, RING:] = fresh[full - TAPS + 1 : full]
+    if (full := end // BLOCK * BLOCK) > begin:
+        slots.ring[lane, RING:] = columns[full - begin : full - begin + TAPS - 1]
     z = _heads(z.float(), slots.value_heads, slots.value_width)
     out.copy_(gated_norm(o, z, constants.norm, constants.eps).flatten(1))

@@ -3,7 +3,10 @@
     convolve_blocks  q, k and v
     prepare_blocks   gates, scores and the inverse of I + A
     scan_blocks      u, o and the state, block after block; values in slices
-    finish_rows      norm and gate
+    finish_rows      norm and gate, and what the lane keeps
+
+A chunk that begins inside a block has zero rows in front, and as the state it goes on from the block's entry state with
+the rows in it that are there. That they are overwritten last of all: their places may be those of the chunk's own last.
 
 With A[i, j] = beta_i exp(G_i - G_j) (kn_i . kn_j) for j < i, the rows of u solve (I + A) u = beta (v - exp(G) S kn).
 The inverse is found by forward substitution, row by row inside squares of 16 rows and square by square above them.
@@ -100,16 +103,16 @@ def _mixed_rows(source, ring, taps, token, tokens, begin, stride, column, channe
         total = _summed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING, True)
     else:
         total = _summed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING, False)
-    return tl.where((token < tokens)[:, None], silu(total), 0.0).to(tl.bfloat16)
+    return tl.where(((token >= 0) & (token < tokens))[:, None], silu(total), 0.0).to(tl.bfloat16)
 
 
 @triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "first_stride", "second_stride"])
 def convolve_blocks(
-    first, second, taps, ring, open_k, queries, keys, values,
+    first, second, taps, ring, queries, keys, values,
     tokens, begin, first_block, key_heads, heads, first_stride, second_stride,
-    DK: tl.constexpr, DV: tl.constexpr, KEY_ROWS: tl.constexpr, RING: tl.constexpr, APART: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, RING: tl.constexpr, APART: tl.constexpr,
 ):  # fmt: skip
-    """Per block and head of q, k (in this order) or v. ring, open_k are the lane's.
+    """Per block and head of q, k (in this order) or v. ring is the lane's.
 
     Scratch per block and head: queries, keys [64, DK], values [DV, 64] bf16."""
     first_stride *= APART
@@ -117,7 +120,7 @@ def convolve_blocks(
     index = tl.program_id(0)
     local = tl.program_id(1)
     row = tl.arange(0, 64)
-    token = (first_block + local) * 64 + row
+    token = (first_block + local) * 64 - begin % 64 + row
     channels = 2 * key_heads * DK + heads * DV
     opens = first_block + local == 0
     if index < 2 * key_heads:
@@ -130,11 +133,7 @@ def convolve_blocks(
         if index < key_heads:
             tl.store(queries + (local * key_heads + index) * (64 * DK) + at, rows)
         else:
-            head = index - key_heads
-            tl.store(keys + (local * key_heads + head) * (64 * DK) + at, rows)
-            if (first_block + local + 1) * 64 > tokens:
-                kept = (head * KEY_ROWS + (begin + token) % KEY_ROWS)[:, None] * DK + d[None, :]
-                tl.store(open_k + kept, rows, mask=(token < tokens)[:, None])
+            tl.store(keys + (local * key_heads + index - key_heads) * (64 * DK) + at, rows)
     else:
         value_head = index - 2 * key_heads
         e = tl.arange(0, DV)
@@ -149,20 +148,21 @@ def convolve_blocks(
 
 @triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "ab_stride"])
 def prepare_blocks(
-    ab, decay_rate, dt_bias, open_g, queries, keys, inverses, inside, factors,
+    ab, decay_rate, dt_bias, queries, keys, inverses, inside, factors,
     tokens, begin, first_block, key_heads, heads, ab_stride, scale,
-    DK: tl.constexpr, ROWS: tl.constexpr,
+    DK: tl.constexpr,
 ):  # fmt: skip
-    """Per block and value head. open_g is the lane's.
+    """Per block and value head.
 
-    Scratch per block and head: inverses, inside two parts of [64, 64] bf16; factors [4, 64] fp32."""
+    Scratch per block and head: inverses, inside two parts of [64, 64] bf16; factors [6, 64] fp32, the last two of them
+    sums of the decay and factors of keys, as the lane keeps them."""
     head = tl.program_id(0)
     local = tl.program_id(1)
     key_head = head // (heads // key_heads)
     row = tl.arange(0, 64)
-    token = (first_block + local) * 64 + row
-    there = token < tokens
-    partial = (first_block + local + 1) * 64 > tokens
+    token = (first_block + local) * 64 - begin % 64 + row
+    there = (token >= 0) & (token < tokens)
+    partial = (first_block + local + 1) * 64 - begin % 64 > tokens
     gate_at = ab + token.to(tl.int64) * ab_stride + head
     a = tl.load(gate_at, mask=there, other=0.0).to(tl.float32)
     b = tl.load(gate_at + heads, mask=there, other=0.0).to(tl.float32)
@@ -181,15 +181,13 @@ def prepare_blocks(
     last = tl.sum(tl.where(row == 63, g, 0.0))
     base = (local * heads + head).to(tl.int64)
     # A block that stays open leaves the state alone.
-    factor_at = factors + base * 256 + row
+    factor_at = factors + base * 384 + row
     tl.store(factor_at, tl.exp(g) * k_scale)
     tl.store(factor_at + 64, tl.exp(g) * q_scale * scale)
     tl.store(factor_at + 128, tl.where(partial, 0.0, tl.exp(last - g) * k_scale))
     tl.store(factor_at + 192, tl.where(partial, 1.0, tl.exp(last)) + tl.zeros([64], tl.float32))
-    if partial:
-        g_at = open_g + 2 * head * ROWS + (begin + token) % ROWS
-        tl.store(g_at, g, mask=there)
-        tl.store(g_at + ROWS, k_scale, mask=there)
+    tl.store(factor_at + 256, g)
+    tl.store(factor_at + 320, k_scale)
     lower = row[:, None] >= row[None, :]
     fading = tl.exp(tl.where(lower, g[:, None] - g[None, :], 0.0)) * k_scale[None, :]
     square_at = base * (2 * 64 * 64)
@@ -206,14 +204,37 @@ def prepare_blocks(
     tl.store(inverses + square_at + 64 * 64 + square, low)
 
 
-@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "blocks", "key_heads", "heads", "fresh"])
-def scan_blocks(
-    queries, keys, values, inverses, inside, factors, s, open_u, mixed,
-    tokens, begin, first_block, blocks, key_heads, heads, fresh,
-    DK: tl.constexpr, DV: tl.constexpr, SLICE: tl.constexpr, ROWS: tl.constexpr, STAGES: tl.constexpr,
+@triton.jit
+def _with_rows(
+    state, open_k, open_u, open_g, offset, begin, head, key_head, column,
+    DK: tl.constexpr, DV: tl.constexpr, KEY_ROWS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Per value head and slice of its values. s, open_u are the lane's; mixed [blocks, heads, DV, 64] fp32. `fresh`:
-    the entry state is zero."""
+    """A slice [columns, DK] of the state behind the first `offset` rows of a block, from that at the block's start."""
+    row = tl.arange(0, 64)
+    d = tl.arange(0, DK)
+    there = row < offset
+    position = begin - offset + row
+    g_at = open_g + 2 * head * ROWS + position % ROWS
+    g = tl.load(g_at, mask=there, other=0.0)
+    k_scale = tl.load(g_at + ROWS, mask=there, other=0.0)
+    key_at = (key_head * KEY_ROWS + position % KEY_ROWS)[:, None] * DK + d[None, :]
+    k = tl.load(open_k + key_at, mask=there[:, None], other=0.0)
+    u_at = (head * ROWS + position % ROWS)[None, :] * DV + column[:, None]
+    u = tl.load(open_u + u_at, mask=there[None, :], other=0.0)
+    last = tl.sum(tl.where(row == offset - 1, g, 0.0))
+    high, low = _halves(u * (tl.exp(last - g) * k_scale)[None, :])
+    state = tl.dot(low, k, state * tl.exp(last))
+    return tl.dot(high, k, state)
+
+
+@triton.jit(do_not_specialize=["tokens", "begin", "first_block", "blocks", "key_heads", "heads"])
+def scan_blocks(
+    queries, keys, values, inverses, inside, factors, s, open_k, open_u, open_g, mixed,
+    tokens, begin, first_block, blocks, key_heads, heads,
+    DK: tl.constexpr, DV: tl.constexpr, SLICE: tl.constexpr, KEY_ROWS: tl.constexpr, ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Per value head and slice of its values. s and rows are the lane's; mixed [blocks, heads, DV, 64] fp32."""
     part = tl.program_id(0)
     head = tl.program_id(1)
     key_head = head // (heads // key_heads)
@@ -221,7 +242,12 @@ def scan_blocks(
     d = tl.arange(0, DK)
     row = tl.arange(0, 64)
     s_at = s + (head * DV + part * SLICE) * DK + (e[:, None] * DK + d[None, :])
-    state = tl.load(s_at, mask=fresh == 0, other=0.0)
+    offset = begin % 64
+    state = tl.load(s_at, mask=begin // 64 + first_block > 0, other=0.0)
+    if (offset > 0) & (first_block == 0):
+        state = _with_rows(
+            state, open_k, open_u, open_g, offset, begin, head, key_head, part * SLICE + e, DK, DV, KEY_ROWS, ROWS
+        )  # fmt: skip
     in_keys = row[:, None] * DK + d[None, :]
     in_values = e[:, None] * 64 + row[None, :]
     in_square = row[:, None] * 64 + row[None, :]
@@ -237,10 +263,10 @@ def scan_blocks(
         inverse_low = tl.load(inverses + square_at + 64 * 64 + in_square)
         inside_high = tl.load(inside + square_at + in_square)
         inside_low = tl.load(inside + square_at + 64 * 64 + in_square)
-        k_growth = tl.load(factors + base * 256 + row)
-        q_growth = tl.load(factors + base * 256 + 64 + row)
-        fade = tl.load(factors + base * 256 + 128 + row)
-        growth = tl.load(factors + base * 256 + 192)
+        k_growth = tl.load(factors + base * 384 + row)
+        q_growth = tl.load(factors + base * 384 + 64 + row)
+        fade = tl.load(factors + base * 384 + 128 + row)
+        growth = tl.load(factors + base * 384 + 192)
 
         high, low = _halves(state)
         turned = tl.trans(k)
@@ -261,39 +287,70 @@ def scan_blocks(
         high, low = _halves(u * fade[None, :])
         state = tl.dot(low, k, state * growth)
         state = tl.dot(high, k, state)
-        if (first_block + local + 1) * 64 > tokens:
-            token = (first_block + local) * 64 + row
+        if (first_block + local + 1) * 64 - offset > tokens:
+            token = (first_block + local) * 64 - offset + row
             at = (head * ROWS + (begin + token) % ROWS)[None, :] * DV + (part * SLICE + e)[:, None]
-            tl.store(open_u + at, u, mask=(token < tokens)[None, :])
-    tl.store(s_at, state)
+            tl.store(open_u + at, u, mask=((token >= 0) & (token < tokens))[None, :])
+    if (offset == 0) | (offset + tokens >= 64):  # else the block is open still, and the state that at its start
+        tl.store(s_at, state)
 
 
 @triton.jit
 def _keep_columns(
-    first, second, to, token, kept, head, key_heads, heads, first_stride, second_stride, DK: tl.constexpr,
-    DV: tl.constexpr,
+    first, second, ring, to, token, begin, kept, head, key_heads, heads, first_stride, second_stride, DK: tl.constexpr,
+    DV: tl.constexpr, RING: tl.constexpr,
 ):  # fmt: skip
-    """Copy what the convolution read of tokens [n, 1], where `kept`, to rows `to`: the channels of a value head, and
-    those of the key head with the same number."""
+    """Copy what the convolution read of tokens [n, 1], where `kept`, to rows `to` of the ring: the channels of a value
+    head, and those of the key head with the same number. Tokens before the chunk's first are in the ring."""
+    channels = 2 * key_heads * DK + heads * DV
+    fresh = kept & (token >= 0)
+    before = kept & (token < 0)
+    source = ring + ((begin + token) % RING) * channels
     e = tl.arange(0, DV)[None, :]
-    value = tl.load(second + token * second_stride + head * DV + e, mask=kept, other=0.0)
-    tl.store(to + 2 * key_heads * DK + head * DV + e, value, mask=kept)
+    column = 2 * key_heads * DK + head * DV + e
+    value = tl.load(second + token * second_stride + head * DV + e, mask=fresh, other=0.0)
+    value += tl.load(source + column, mask=before, other=0.0)
+    tl.store(ring + to * channels + column, value, mask=kept)
     if head < key_heads:
         d = tl.arange(0, DK)[None, :]
         for both in tl.static_range(2):
             channel = (both * key_heads + head) * DK + d
-            key_rows = tl.load(first + token * first_stride + channel, mask=kept, other=0.0)
-            tl.store(to + channel, key_rows, mask=kept)
+            key_rows = tl.load(first + token * first_stride + channel, mask=fresh, other=0.0)
+            key_rows += tl.load(source + channel, mask=before, other=0.0)
+            tl.store(ring + to * channels + channel, key_rows, mask=kept)
+
+
+@triton.jit
+def _keep_rows(
+    keys, factors, open_k, open_g, token, tokens, begin, local, head, key_heads, heads, opens,
+    DK: tl.constexpr, KEY_ROWS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Copy keys, their factors and sums of the decay of a block's tokens [64] to the lane. `opens`: the sums go on
+    behind those of the rows that are there."""
+    there = (token >= 0) & (token < tokens)
+    factor_at = factors + (local * heads + head).to(tl.int64) * 384 + tl.arange(0, 64)
+    g_at = open_g + 2 * head * ROWS
+    before = tl.load(g_at + (begin + ROWS - 1) % ROWS, mask=opens & (begin % 64 > 0), other=0.0)
+    at = (begin + token) % ROWS
+    tl.store(g_at + at, before + tl.load(factor_at + 256), mask=there)
+    tl.store(g_at + ROWS + at, tl.load(factor_at + 320), mask=there)
+    if head < key_heads:
+        d = tl.arange(0, DK)[None, :]
+        k = tl.load(keys + (local * key_heads + head) * (64 * DK) + tl.arange(0, 64)[:, None] * DK + d)
+        key_at = (head * KEY_ROWS + (begin + token) % KEY_ROWS)[:, None] * DK + d
+        tl.store(open_k + key_at, k, mask=there[:, None])
 
 
 @triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "first_stride", "second_stride"])
 def finish_rows(
-    mixed, first, second, norm, ring, out,
+    mixed, first, second, norm, keys, factors, ring, open_k, open_g, out,
     tokens, begin, first_block, key_heads, heads, first_stride, second_stride, eps,
-    DK: tl.constexpr, DV: tl.constexpr, RING: tl.constexpr, APART: tl.constexpr,
+    DK: tl.constexpr, DV: tl.constexpr, KEY_ROWS: tl.constexpr, ROWS: tl.constexpr, RING: tl.constexpr,
+    APART: tl.constexpr,
 ):  # fmt: skip
-    """out[t] = norm of o * silu(z); the last block also keeps the last three columns in the lane's ring, and the three
-    before the last block start, if that lies behind the chunk's first token, as entry columns behind it."""
+    """out[t] = norm of o * silu(z); the last block also keeps its rows if it stays open, the three columns before the
+    last block start, if that lies behind the chunk's first token, as entry columns behind the lane's ring, and the last
+    three in the ring."""
     first_stride *= APART
     second_stride *= APART
     head = tl.program_id(0)
@@ -301,31 +358,32 @@ def finish_rows(
     block = first_block + local
     row = tl.arange(0, 64)
     e = tl.arange(0, DV)
-    token = block * 64 + row
+    offset = begin % 64
+    token = block * 64 - offset + row
     o = tl.load(mixed + (local * heads + head).to(tl.int64) * (DV * 64) + e[:, None] * 64 + row[None, :])
     factor = 1.0 / tl.sqrt(tl.sum(o * o, axis=0) / DV + eps)
     o = tl.trans(o * factor[None, :])
-    there = (token < tokens)[:, None]
+    there = ((token >= 0) & (token < tokens))[:, None]
     row_at = token.to(tl.int64)[:, None]
     z_at = row_at * second_stride + (heads + head) * DV
     z = tl.load(second + z_at + e[None, :], mask=there, other=0.0).to(tl.float32)
     y = o * tl.load(norm + e)[None, :] * silu(z)
     tl.store(out + (row_at * heads + head) * DV + e[None, :], y.to(tl.bfloat16), mask=there)
-    if (block + 1) * 64 >= tokens:
-        channels = 2 * key_heads * DK + heads * DV
+    if (block + 1) * 64 - offset >= tokens:
+        if (block + 1) * 64 - offset > tokens:
+            _keep_rows(
+                keys, factors, open_k, open_g, token, tokens, begin, local, head, key_heads, heads, block == 0,
+                DK, KEY_ROWS, ROWS,
+            )  # fmt: skip
         index = tl.arange(0, 4)
-        last = tokens - 4 + index
-        kept = ((index > 0) & (last >= 0))[:, None]
-        to = ring + ((begin + last) % RING)[:, None] * channels
+        full = (offset + tokens) // 64 * 64 - offset
         _keep_columns(
-            first, second, to, last.to(tl.int64)[:, None], kept, head, key_heads, heads, first_stride, second_stride,
-            DK, DV,
+            first, second, ring, (RING - 1 + index)[:, None], (full - 4 + index).to(tl.int64)[:, None], begin,
+            ((index > 0) & (full > 0))[:, None], head, key_heads, heads, first_stride, second_stride, DK, DV, RING,
         )  # fmt: skip
-        full = tokens // 64 * 64
-        before = full - 4 + index
-        kept = ((index > 0) & (full > 0))[:, None]
-        to = ring + (RING - 1 + index)[:, None] * channels
+        tl.debug_barrier()  # what was read of the ring is overwritten
+        last = tokens - 4 + index
         _keep_columns(
-            first, second, to, before.to(tl.int64)[:, None], kept, head, key_heads, heads, first_stride, second_stride,
-            DK, DV,
+            first, second, ring, ((begin + last) % RING)[:, None], last.to(tl.int64)[:, None], begin,
+            ((index > 0) & (last >= 0))[:, None], head, key_heads, heads, first_stride, second_stride, DK, DV, RING,
         )  # fmt: skip

@@ -80,7 +80,7 @@ class Chunk:
 
     def parts(self) -> list[tuple[int, int]]:
         """First block, counted from the chunk's, and number of blocks of each part."""
-        count = -(-self.first.shape[0] // BLOCK)
+        count = -(-(self.begin % BLOCK + self.first.shape[0]) // BLOCK)
         size = variants.SUB_BLOCKS
         return [(block, min(count - block, size)) for block in range(0, count, size)]
 
@@ -92,22 +92,22 @@ class Chunk:
     def convolve(self, block: int, blocks: int) -> None:
         slots, part, lane = self.slots, self.scratch, self.lane
         convolve_blocks[(2 * slots.key_heads + slots.value_heads, blocks)](
-            self.first, self.second, self.constants.taps, slots.ring[lane], slots.open_k[lane],
+            self.first, self.second, self.constants.taps, slots.ring[lane],
             part.queries, part.keys, part.values,
             self.first.shape[0], self.begin, block, slots.key_heads, slots.value_heads,
             self.first.stride(0) // self.apart, self.second.stride(0) // self.apart,
-            DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, RING=RING, APART=self.apart,
+            DK=slots.key_width, DV=slots.value_width, RING=RING, APART=self.apart,
             num_warps=variants.CONVOLVE_WARPS, maxnreg=variants.CONVOLVE_REGISTERS,
         )  # fmt: skip
 
     def prepare(self, block: int, blocks: int) -> None:
-        slots, constants, part, lane = self.slots, self.constants, self.scratch, self.lane
+        slots, constants, part = self.slots, self.constants, self.scratch
         prepare_blocks[(slots.value_heads, blocks)](
-            self.ab_rows, constants.decay_rate, constants.dt_bias, slots.open_g[lane],
+            self.ab_rows, constants.decay_rate, constants.dt_bias,
             part.queries, part.keys, part.inverses, part.inside, part.factors,
             self.first.shape[0], self.begin, block, slots.key_heads, slots.value_heads,
             self.ab_rows.stride(0), slots.key_width**-0.5,
-            DK=slots.key_width, ROWS=ROWS, num_warps=variants.PREPARE_WARPS, maxnreg=_prepare_registers(slots.s.device),
+            DK=slots.key_width, num_warps=variants.PREPARE_WARPS, maxnreg=_prepare_registers(slots.s.device),
         )  # fmt: skip
 
     def scan(self, block: int, blocks: int) -> None:
@@ -115,20 +115,21 @@ class Chunk:
         piece = min(slots.value_width, variants.SCAN_VALUES)
         scan_blocks[(slots.value_width // piece, slots.value_heads)](
             part.queries, part.keys, part.values, part.inverses, part.inside, part.factors,
-            slots.s[lane], slots.open_u[lane], part.mixed,
+            slots.s[lane], slots.open_k[lane], slots.open_u[lane], slots.open_g[lane], part.mixed,
             self.first.shape[0], self.begin, block, blocks, slots.key_heads, slots.value_heads,
-            int(self.begin + block == 0),
-            DK=slots.key_width, DV=slots.value_width, SLICE=piece, ROWS=ROWS, STAGES=_scan_stages(self.first.device),
-            num_warps=variants.SCAN_WARPS,
+            DK=slots.key_width, DV=slots.value_width, SLICE=piece, KEY_ROWS=KEY_ROWS, ROWS=ROWS,
+            STAGES=_scan_stages(self.first.device), num_warps=variants.SCAN_WARPS,
         )  # fmt: skip
 
     def finish(self, block: int, blocks: int) -> None:
-        slots = self.slots
+        slots, part, lane = self.slots, self.scratch, self.lane
         finish_rows[(slots.value_heads, blocks)](
-            self.scratch.mixed, self.first, self.second, self.constants.norm, slots.ring[self.lane], self.out,
+            part.mixed, self.first, self.second, self.constants.norm, part.keys, part.factors,
+            slots.ring[lane], slots.open_k[lane], slots.open_g[lane], self.out,
             self.first.shape[0], self.begin, block, slots.key_heads, slots.value_heads,
             self.first.stride(0) // self.apart, self.second.stride(0) // self.apart, self.constants.eps,
-            DK=slots.key_width, DV=slots.value_width, RING=RING, APART=self.apart, num_warps=variants.FINISH_WARPS,
+            DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, ROWS=ROWS, RING=RING, APART=self.apart,
+            num_warps=variants.FINISH_WARPS,
         )  # fmt: skip
 
 
@@ -143,7 +144,7 @@ def gdn_chunk(
     scratch: Tensor,
     out: Tensor,
 ) -> None:
-    parts = chunk_scratch(scratch, first.shape[0], slots.shape)
+    parts = chunk_scratch(scratch, begin % BLOCK + first.shape[0], slots.shape)
     chunk = Chunk(first, second, ab_rows, constants, slots, lane, begin, parts, out)
     for block, blocks in chunk.parts():
         chunk.convolve(block, blocks)

@@ -186,8 +186,8 @@ class DeviceEngine(KeepsStates):
 
     @property
     def appends(self) -> bool:
-        """Prompts begin at block starts."""
-        return False
+        """A prompt may go on inside the block in which its lane stands."""
+        return True
 
     @torch.inference_mode()
     def reset(self) -> None:
@@ -234,7 +234,9 @@ class DeviceEngine(KeepsStates):
         check_chunk(chunk)
         assert self._open is None, "a chunk between the parts of another"
         tokens = len(chunk.token_ids)
-        assert tokens <= self._workspace.chunk.ids.shape[0], f"a chunk of {tokens} tokens"
+        seen = self._seen(chunk)
+        room = self._workspace.chunk.ids.shape[0]
+        assert chunk.begin % PAGE_TOKENS + tokens <= room, f"a chunk of {tokens} tokens at {chunk.begin}"
         slot, marks = self._slot(), Marks(self._device)
         marks.begin()
         self._transfers.carry_out(chunk.before, self._lanes, chunk)
@@ -244,9 +246,10 @@ class DeviceEngine(KeepsStates):
         lane.check_chunk(chunk)
         self._map(chunk.lane, chunk.mapping, chunk.begin + tokens)
         buffers = self._workspace.chunk
-        slot.ids[:tokens] = torch.tensor(chunk.token_ids, dtype=torch.int32)
+        ids = chunk.token_ids if seen is None else (*chunk.token_ids, *seen)
+        slot.ids[: len(ids)] = torch.tensor(ids, dtype=torch.int32)
         slot.begin[0] = chunk.begin
-        buffers.ids[:tokens].copy_(slot.ids[:tokens], non_blocking=True)
+        buffers.ids[: len(ids)].copy_(slot.ids[: len(ids)], non_blocking=True)
         buffers.begin.copy_(slot.begin, non_blocking=True)
         return self._run_part(chunk, 0, marks)
 
@@ -270,7 +273,9 @@ class DeviceEngine(KeepsStates):
         slot, end = self._slot(), chunk.begin + tokens
         told: dict[int, LogprobRows] = {}
         if self._weights.drafter is not None:
-            self._chunks.show_drafter(chunk.lane, chunk.begin, tokens, goes_on=chunk.setup is None)
+            seen = self._seen(chunk)
+            self._chunks.show_drafter(chunk.lane, chunk.begin, tokens, 0 if seen is None else 1 + len(seen))
+            self._unseen[chunk.lane] = (0,)  # one position, and the token behind it is not known
         lane.advance(end)
         if chunk.sample:
             drawn_by = uniform(lane.running.sampling.seed, end, Purpose.PREFILL)
@@ -293,10 +298,18 @@ class DeviceEngine(KeepsStates):
 
         return DeviceStep(marks, read)
 
+    def _seen(self, chunk: PrefillChunk) -> tuple[int, ...] | None:
+        """Where the chunk goes on from the last step of its lane: tokens behind that step's positions but the last one,
+        behind which the chunk's first token is. None where it goes on from a state, whose hidden state nobody has kept.
+        """
+        if chunk.setup is not None and not chunk.begin % PAGE_TOKENS:
+            return None
+        return self._unseen[chunk.lane][:-1] if self._weights.drafter is not None else ()
+
     def _set_up(self, number: int, setup: LaneSetup, begin: int) -> None:
         assert len(setup.stop_ids) <= MAX_STOP_IDS, f"{len(setup.stop_ids)} stop ids, there is room for {MAX_STOP_IDS}"
         self._lanes[number] = self._lanes[number].restarted(setup, begin)
-        if begin:
+        if begin and not begin % PAGE_TOKENS:  # inside a block everything that the lane has is gone on from
             self._cache.carried.go_back(number)
         tables = self._cache.drawing
         stops = [*setup.stop_ids, *[-1] * (MAX_STOP_IDS - len(setup.stop_ids))]
@@ -488,9 +501,9 @@ class DeviceEngine(KeepsStates):
         for tokens in sorted({min(tokens, longest) for tokens in lengths}):
             self._chunks.read(0, 0, tokens)
             if self._weights.drafter is not None:
-                self._chunks.show_drafter(0, 0, tokens, goes_on=False)
+                self._chunks.show_drafter(0, 0, tokens, 0)
                 # A chunk that goes on has one in front of it, and the table may have room for no longer one.
-                self._chunks.show_drafter(0, PAGE_TOKENS, min(tokens, room - PAGE_TOKENS), goes_on=True)
+                self._chunks.show_drafter(0, PAGE_TOKENS, min(tokens, room - PAGE_TOKENS), 1)
             self._chunks.logits(tokens)
             self._chunks.draw()
         if room > UNIT_KEYS:

@@ -185,26 +185,28 @@ class Chunks:
             assert product is not None
             residual.add_(product)  # the head normalises the one row that it takes
 
-    def show_drafter(self, lane: int, begin: int, tokens: int, *, goes_on: bool) -> None:
+    def show_drafter(self, lane: int, begin: int, tokens: int, waiting: int) -> None:
         """Have the drafter's layer look at what was just read, for its keys and values alone; the last position waits
-        for the token behind it. If the lane `goes_on` from its last chunk, that one's last position is looked at too.
+        for the token behind it. So many of the lane's last step are `waiting`: they are looked at too, and the tokens
+        behind all of them but the last lie behind those that were read.
         """
         weights, drafter, cache, b = self._weights, self._weights.drafter, self._cache, self.buffers
         assert drafter is not None
         assert cache.pending is not None
         eps, mixer = self._config.rms_norm_eps, drafter.layer.mixer
         assert isinstance(mixer, AttentionMatrices)
-        pending = cache.pending[lane, :1]
-        b.row[:1].copy_(pending)
-        add_offset_rmsnorm(b.residual[:tokens], None, weights.final_norm, eps, b.row[1 : tokens + 1])
-        pending.copy_(b.row[tokens : tokens + 1])
-        skipped = 0 if goes_on else 1
-        count, first = tokens - skipped, begin - 1 + skipped
+        b.row[:waiting].copy_(cache.pending[lane, :waiting])
+        add_offset_rmsnorm(b.residual[:tokens], None, weights.final_norm, eps, b.row[waiting : waiting + tokens])
+        cache.pending[lane, 0].copy_(b.row[waiting + tokens - 1])
+        count, first = waiting + tokens - 1, begin - waiting
         if not count:
             return
-        width, hidden = self._config.hidden_size, b.row[skipped:tokens]
+        width, hidden = self._config.hidden_size, b.row[:count]
         embedded = b.mid[: count * width].view(count, width)
-        gather(b.ids[skipped:tokens], weights.embedding, embedded)
+        known, skipped = max(waiting - 1, 0), 0 if waiting else 1
+        if known:
+            gather(b.ids[tokens : tokens + known], weights.embedding, embedded[:known])
+        gather(b.ids[skipped:tokens], weights.embedding, embedded[known:])
         joined = b.wide[: count * 2 * width].view(count, 2 * width)
         joined_offset_rmsnorm(embedded, hidden, drafter.embedding_norm, drafter.hidden_norm, eps, joined)
         stem = self._product(joined, [drafter.join], b.row[:count])
@@ -213,7 +215,7 @@ class Chunks:
         at = mixer.out.columns
         queries, gates = rows.split_with_sizes([mixer.first.rows, mixer.second.rows], dim=1)
         cos, sin = b.cos[:count], b.sin[:count]
-        rotary_columns(b.begin - (1 - skipped), count, self._shared.frequencies, cos, sin)
+        rotary_columns(b.begin - waiting, count, self._shared.frequencies, cos, sin)
         append_chunk(
             queries[:, at:], gates[:, at:], mixer.key_norm, eps, cos, sin, cache.pools[-1], cache.tables[lane], first
         )

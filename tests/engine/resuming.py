@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.engine import Engine
+from ninfer.kernels.kv_codec import op as kv_codec
 from ninfer.model.carried import Carried
 from ninfer.step import (
     PAGE_TOKENS,
@@ -133,6 +134,44 @@ def inside_a_block(subject: Subject, prompt_tokens: int, rounds: int, more: int,
         assert_same(resumed, cold)
     else:
         assert distance(resumed, cold) <= subject.decoded
+
+
+def inside_a_block_behind_guesses(subject: Subject, prompt_tokens: int, tokens: int, drafts: int, more: int) -> None:
+    """As above where rounds have drawn several tokens: the drafter looks at what it has not seen, too."""
+    prompt = subject.prompt(prompt_tokens, prompt_tokens)
+    plain = subject.driver()
+    truth = {2: plain.prefill(2, prompt, 128)}
+    plain.decode(truth, tokens)
+    right = truth[2].tokens
+    driver = subject.driver(seed=1)
+    first = {0: driver.prefill(0, prompt, 128)}
+    if tokens:
+        driver.speculate(first, tokens + 1, {0: drafts}, {0: lambda seen: tuple(right[len(seen) : len(seen) + drafts])})
+    history = (prompt + right)[: prompt_tokens + tokens]
+    follow = history + subject.prompt(more, 5)
+    resumed = driver.prefill(0, follow, 128, kept=driver.table(0, len(history)), stands=len(history))
+    seen = drafter_rows(subject.engine, driver.table(0, len(follow)))[:, : len(follow) - 1].clone()
+    driver.decode({0: resumed}, ROUNDS)
+    cold = subject.driver(seed=2)
+    anew = cold.prefill(1, follow, 128)
+    wanted = drafter_rows(subject.engine, cold.table(1, len(follow)))[:, : len(follow) - 1]
+    cold.decode({1: anew}, ROUNDS)
+    if not tokens or not subject.decoded:
+        assert_same(resumed, anew)
+        assert torch.equal(seen, wanted)
+    else:
+        assert distance(resumed, anew) <= subject.decoded
+        assert float((seen - wanted).norm() / wanted.norm()) <= subject.decoded
+
+
+def drafter_rows(engine: Engine | DeviceEngine, pages: Sequence[int]) -> Tensor:
+    """[2, positions, HKV * D] fp32: keys and values of the drafter's layer."""
+    chosen = torch.tensor(pages)
+    if isinstance(engine, Engine):
+        planes = [plane[chosen].float() for plane in engine._arenas.cache.drafter_planes]
+    else:
+        planes = list(kv_codec.decoded_pages(engine._cache.pools[-1], chosen.to(engine._device)))
+    return torch.stack([plane.transpose(1, 2).flatten(0, 1).flatten(1) for plane in planes])
 
 
 def entry_columns(subject: Subject) -> None:

@@ -62,6 +62,17 @@ def test_a_lane_goes_on_behind_rounds_with_guesses(guessing: Subject, prompt: in
 
 
 @pytest.mark.parametrize(
+    ("prompt", "tokens", "drafts", "more"),
+    [(60, 0, 5, 9), (129, 0, 5, 180), (62, 1, 4, 1), (64, 3, 5, 70), (65, 9, 5, 2), (100, 4, 3, 24), (10, 12, 5, 200)],
+    ids=str,
+)
+def test_a_lane_goes_on_inside_its_block_behind_guesses(
+    guessing: Subject, prompt: int, tokens: int, drafts: int, more: int
+) -> None:
+    resuming.inside_a_block_behind_guesses(guessing, prompt, tokens, drafts, more)
+
+
+@pytest.mark.parametrize(
     ("tokens", "rounds"), [(128, 0), (129, 0), (191, 0), (126, 1), (126, 2), (126, 3), (64, 1), (130, 32)], ids=str
 )
 def test_a_lane_goes_on_from_its_own_block_start(subject: Subject, tokens: int, rounds: int) -> None:
@@ -84,8 +95,6 @@ def test_a_lane_goes_on_from_its_own_block_start(subject: Subject, tokens: int, 
     ids=str,
 )
 def test_a_lane_goes_on_inside_its_block(subject: Subject, tokens: int, rounds: int, more: int, chunk: int) -> None:
-    if not subject.engine.appends:
-        pytest.skip("prompts begin at block starts")
     resuming.inside_a_block(subject, tokens, rounds, more, chunk)
 
 

@@ -136,7 +136,7 @@ class Layer:
         product = torch.cat(inputs, dim=1)
         first, second, ab_rows = product.split_with_sizes([part.shape[1] for part in inputs], dim=1)
         scratch = torch.full(
-            (chunk_scratch_bytes(end - begin, self.shape),), 0xFF, dtype=torch.uint8, device=self.device
+            (chunk_scratch_bytes(begin % 64 + end - begin, self.shape),), 0xFF, dtype=torch.uint8, device=self.device
         )
         out = torch.full(
             (end - begin, self.shape.value_heads * self.shape.value_width), float("nan"), device=self.device

@@ -150,6 +150,41 @@ def test_chunks_of_any_size_give_the_same_bits() -> None:
     assert torch.equal(other.ring[0, RING:], p.entry_columns(192))
 
 
+@pytest.mark.parametrize(
+    ("begin", "widths", "end"),
+    [
+        (70, [], 164),  # rows at the end take the places of those that were there
+        (62, [], 67),  # columns in front of the next block are in the ring
+        (66, [], 70),  # the block stays open
+        (20, [2], 40),  # and is the first
+        pytest.param(20, [], 80, marks=pytest.mark.slow),
+        pytest.param(66, [1, 3], 193, marks=pytest.mark.slow),
+        pytest.param(127, [], 300, marks=pytest.mark.slow),  # in two parts
+    ],
+    ids=str,
+)
+def test_a_chunk_goes_on_inside_a_block(begin: int, widths: list[int], end: int) -> None:
+    p = layer(SHARED, end + 2, exact=True)
+    boundary = end // 64 * 64
+    expected = p.expected([boundary])
+    slots = p.slots(2)
+    p.chunk(slots, 1, 0, begin, **CHUNK)
+    if widths:
+        p.decode(slots, 1, begin, widths, **ROUND)
+        begin += sum(widths)
+    out = p.chunk(slots, 1, begin, end, **CHUNK)
+    assert_within(CHUNK_ROUNDED, out, expected.out[begin:end])
+    if boundary:
+        assert_within(CHUNK_STATE, slots.s[1], expected.states[boundary])
+        assert torch.equal(slots.ring[1, RING:], p.entry_columns(boundary))
+    last = [position % RING for position in range(end - 3, end)]
+    columns = torch.cat([p.first, p.second[:, : SHARED.value_heads * SHARED.value_width]], dim=-1)
+    assert torch.equal(slots.ring[1, last], columns[end - 3 : end])
+    out = p.decode(slots, 1, end, [2], **ROUND)
+    assert_within(CHUNK_ROUNDED, out, expected.out[end:])
+    assert torch.isnan(slots.s[0]).all()
+
+
 def test_equal_keys_with_full_strength() -> None:
     p = layer(ONE, 192, exact=True, strong=True)
     expected = p.expected()

@@ -46,7 +46,40 @@ def test_chunks_and_rounds_of_any_size_give_the_same_bits() -> None:
         assert torch.equal(p.decode(other, 0, 128, widths), whole[128:])
 
 
-@pytest.mark.parametrize(("begin", "end", "block"), [(64, 65, 1), (64, 127, 1), (64, 128, 2), (64, 200, 3)], ids=str)
+@pytest.mark.parametrize(
+    "cuts", [[0, 1, 2, 63, 64, 65, 210], [0, 62, 67, 128, 130, 210], [0, 70, 164, 165, 210], [0, 191, 210]], ids=str
+)
+def test_a_chunk_goes_on_inside_a_block(cuts: list[int]) -> None:
+    p = layer(SHAPES[1], 213)
+    slots, other = p.slots(1), p.slots(1)
+    whole = p.chunk(slots, 0, 0, 210)
+    parts = [p.chunk(other, 0, begin, end) for begin, end in pairwise(cuts)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert torch.equal(other.s, slots.s)
+    assert torch.equal(other.ring[0, RING:], p.entry_columns(192))
+    assert torch.equal(p.decode(other, 0, 210, [2, 1]), p.decode(slots, 0, 210, [2, 1]))
+
+
+@pytest.mark.parametrize(("prompt", "widths"), [(0, [1] * 5), (60, [3, 1]), (100, [1] * 20), (63, [1, 5])], ids=str)
+def test_a_chunk_goes_on_behind_rounds(prompt: int, widths: list[int]) -> None:
+    p = layer(SHAPES[1], 210)
+    slots, other = p.slots(1), p.slots(1)
+    whole = p.chunk(slots, 0, 0, 210)
+    parts = [p.chunk(other, 0, 0, prompt)] if prompt else []
+    parts.append(p.decode(other, 0, prompt, widths))
+    begin = prompt + sum(widths)
+    if begin // 64 == (begin - widths[-1]) // 64:  # the state is that of the block
+        parts.append(p.chunk(other, 0, begin, 210))
+        assert torch.equal(torch.cat(parts), whole)
+        assert torch.equal(other.s, slots.s)
+        assert torch.equal(other.ring[0, RING:], p.entry_columns(192))
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "block"),
+    [(64, 65, 1), (64, 127, 1), (64, 128, 2), (64, 200, 3), (62, 64, 1), (62, 67, 1), (127, 130, 2), (126, 191, 2)],
+    ids=str,
+)
 def test_a_chunk_keeps_the_columns_in_front_of_its_last_block(begin: int, end: int, block: int) -> None:
     p = layer(SMALL, end)
     slots = p.slots(2)
