@@ -118,6 +118,42 @@ def test_chunks_of_any_size_give_the_same_bits(tokens: int) -> None:
     assert torch.equal(p.chunk(p.slots(1), 0, 0, tokens), whole), "two runs differ"
 
 
+@pytest.mark.parametrize(
+    ("begin", "widths", "end"),
+    [
+        (70, [], 164),
+        (62, [], 67),
+        (66, [], 70),
+        (20, [2], 40),
+        (66, [1, 3], 193),
+        (127, [], 4200),
+        (100, [1] * 20, 1000),
+    ],
+    ids=str,
+)
+def test_a_chunk_goes_on_inside_a_block(begin: int, widths: list[int], end: int) -> None:
+    p = problem(end + 3, exact=True)
+    boundary = end // 64 * 64
+    expected = p.expected([boundary])
+    results = []
+    for _ in range(2):
+        slots, at = p.slots(2), begin
+        p.chunk(slots, 1, 0, begin)
+        if widths:
+            p.decode(slots, 1, begin, widths)
+            at += sum(widths)
+        out = p.chunk(slots, 1, at, end)
+        results.append((out, slots.s[1].clone()))
+        assert_within(EXACT, out, expected.out[at:end])
+        if boundary:
+            assert_within(CHUNK_STATE, slots.s[1], expected.states[boundary])
+            assert torch.equal(slots.ring[1, RING:], p.entry_columns(boundary))
+        assert_within(EXACT, p.decode(slots, 1, end, [2, 1]), expected.out[end:])
+        assert torch.isnan(slots.s[0]).all()
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)), "two runs differ"
+
+
 @pytest.mark.parametrize("prompt", [0, 100])
 def test_a_column_does_not_see_how_it_was_dealt(prompt: int) -> None:
     p = problem(prompt + 200)

@@ -1,4 +1,6 @@
-"""The GPU engine goes on from states and pages that were kept, at the 27B's widths, bit for bit."""
+"""The GPU engine goes on from states and pages that were kept, at the 27B's widths: bit for bit, and inside a block
+up to rounding, since the rows that are there become a part of the state there.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from ninfer.engine.device_engine import DeviceEngine
+from ninfer.kernels.served.compiled import note_compilations
 from tests.engine import resuming
 from tests.engine.resuming import Subject, carried, image_parts
 from tests.gpu.models import VOCABULARY, cut
@@ -20,11 +23,52 @@ pytestmark = pytest.mark.gpu
 KEPT = dataclasses.replace(SETTINGS, **resuming.SETTINGS)
 
 
-@pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    load = partial(DeviceEngine.load, cut(tmp_path_factory.mktemp("models"), "gagg"), KEPT, VOCABULARY)
-    yield Subject(load, load(), VOCABULARY, decoded=0.03)
+@pytest.fixture(scope="module", params=["int8", "bf16"])
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    settings = dataclasses.replace(KEPT, kv_dtype=request.param)
+    load = partial(DeviceEngine.load, cut(tmp_path_factory.mktemp("models"), "gagg"), settings, VOCABULARY)
+    yield Subject(load, load(), VOCABULARY, decoded=0.03, appended=0.02)
     torch.cuda.empty_cache()
+
+
+@pytest.fixture(scope="module")
+def guessing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    settings = dataclasses.replace(KEPT, drafter="mtp", draft_tokens=5)
+    model = cut(tmp_path_factory.mktemp("models"), "gagg", drafter=True)
+    load = partial(DeviceEngine.load, model, settings, VOCABULARY)
+    yield Subject(load, load(), VOCABULARY, decoded=0.03, appended=0.02)
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rounds", "more", "chunk"),
+    [
+        (1, 0, 1, 128),
+        (62, 0, 5, 128),  # columns in front of the next block were read before
+        (70, 0, 94, 128),  # the last rows take the places of those that were there
+        (129, 0, 62, 128),
+        (130, 0, 300, 64),
+        (20, 3, 300, 128),
+        (66, 1, 1, 128),
+        (100, 20, 74, 128),
+    ],
+    ids=str,
+)
+def test_a_lane_goes_on_inside_its_block(subject: Subject, tokens: int, rounds: int, more: int, chunk: int) -> None:
+    compiled = note_compilations()
+    resuming.inside_a_block(subject, tokens, rounds, more, chunk)
+    assert not compiled
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "drafts", "more"), [(129, 0, 5, 180), (64, 3, 5, 70), (65, 9, 5, 2), (10, 12, 5, 200)], ids=str
+)
+def test_a_lane_goes_on_inside_its_block_behind_guesses(
+    guessing: Subject, prompt: int, tokens: int, drafts: int, more: int
+) -> None:
+    compiled = note_compilations()
+    resuming.inside_a_block_behind_guesses(guessing, prompt, tokens, drafts, more)
+    assert not compiled
 
 
 @pytest.mark.parametrize(
