@@ -65,32 +65,15 @@ def _unit_lower_inverse(a):
 
 
 @triton.jit
-def _tap_rows(
-    source, ring, token, j, tokens, begin, stride, column, channel, channels, RING: tl.constexpr, FIRST: tl.constexpr
-):  # fmt: skip
-    """What tap j multiplies, [64, columns]. Only rows of a chunk's FIRST block may reach into the ring before it."""
-    at = token - 3 + j
-    rows = tl.load(
-        source + at.to(tl.int64)[:, None] * stride + column[None, :], mask=((at >= 0) & (at < tokens))[:, None],
-        other=0.0,
-    ).to(tl.float32)  # fmt: skip
-    if FIRST:
-        kept = tl.load(
+def _ring_sum(ring, taps, token, begin, channel, channels, RING: tl.constexpr):
+    """The part of the sum over taps that lies in the ring, [64, columns]; a row's taps in it come before the others."""
+    total = tl.zeros([64, channel.shape[0]], tl.float32)
+    for j in tl.static_range(3):
+        at = token - 3 + j
+        rows = tl.load(
             ring + ((begin + at) % RING)[:, None] * channels + channel[None, :],
             mask=((at < 0) & (begin + at >= 0))[:, None], other=0.0,
-        )  # fmt: skip
-        rows += kept.to(tl.float32)
-    return rows
-
-
-@triton.jit
-def _summed_rows(
-    source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING: tl.constexpr, FIRST: tl.constexpr
-):  # fmt: skip
-    """The sum over taps; fused by hand, for it must round alike in every block."""
-    total = tl.zeros([64, column.shape[0]], tl.float32)
-    for j in tl.static_range(4):
-        rows = _tap_rows(source, ring, token, j, tokens, begin, stride, column, channel, channels, RING, FIRST)
+        ).to(tl.float32)  # fmt: skip
         tap = tl.load(taps + j * channels + channel)
         total = tl.fma(rows, tap[None, :] + tl.zeros_like(rows), total)
     return total
@@ -98,11 +81,19 @@ def _summed_rows(
 
 @triton.jit
 def _mixed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, opens, RING: tl.constexpr):
-    """Convolution and SiLU of rows [64, columns], rounded once; zero beyond the chunk. `opens`: its first block."""
+    """Convolution and SiLU of rows [64, columns], rounded once; zero outside the chunk. `opens`: some of the rows have
+    taps in front of it. The sum is fused by hand, for it must round alike in every block: what is not there adds zero."""
+    total = tl.zeros([64, column.shape[0]], tl.float32)
     if opens:
-        total = _summed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING, True)
-    else:
-        total = _summed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, RING, False)
+        total = _ring_sum(ring, taps, token, begin, channel, channels, RING)
+    for j in tl.static_range(4):
+        at = token - 3 + j
+        rows = tl.load(
+            source + at.to(tl.int64)[:, None] * stride + column[None, :], mask=((at >= 0) & (at < tokens))[:, None],
+            other=0.0,
+        ).to(tl.float32)  # fmt: skip
+        tap = tl.load(taps + j * channels + channel)
+        total = tl.fma(rows, tap[None, :] + tl.zeros_like(rows), total)
     return tl.where(((token >= 0) & (token < tokens))[:, None], silu(total), 0.0).to(tl.bfloat16)
 
 
@@ -122,7 +113,7 @@ def convolve_blocks(
     row = tl.arange(0, 64)
     token = (first_block + local) * 64 - begin % 64 + row
     channels = 2 * key_heads * DK + heads * DV
-    opens = first_block + local == 0
+    opens = (first_block + local) * 64 - begin % 64 < 3
     if index < 2 * key_heads:
         d = tl.arange(0, DK)
         channel = index * DK + d

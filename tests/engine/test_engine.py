@@ -153,7 +153,8 @@ def test_logits_that_are_not_finite_are_a_device_fault_and_reset_recovers(engine
     ("changes", "message"),
     [
         ({"token_ids": ()}, "an empty chunk"),
-        ({"begin": 63}, "chunks start at a block's first position"),
+        ({"begin": 63}, "chunk at 63, lane at 0"),
+        ({"begin": 63, "setup": None}, "only a first chunk begins inside a block"),
         ({"setup": None}, "setup comes with a lane's first chunk"),
         ({"begin": 64, "setup": None}, "chunk at 64, lane at 0"),
         ({"mapping": PageMapping(0, ())}, "position 2 has no page"),
