@@ -82,7 +82,7 @@ def _ring_sum(ring, taps, token, begin, channel, channels, RING: tl.constexpr):
 @triton.jit
 def _mixed_rows(source, ring, taps, token, tokens, begin, stride, column, channel, channels, opens, RING: tl.constexpr):
     """Convolution and SiLU of rows [64, columns], rounded once; zero outside the chunk. `opens`: some of the rows have
-    taps in front of it. The sum is fused by hand, for it must round alike in every block: what is not there adds zero."""
+    taps in front of it. The sum is fused by hand, for it must round alike in every block; what is not there adds 0."""
     total = tl.zeros([64, column.shape[0]], tl.float32)
     if opens:
         total = _ring_sum(ring, taps, token, begin, channel, channels, RING)

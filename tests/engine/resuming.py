@@ -34,8 +34,8 @@ ROUNDS = 3  # decoded behind every prompt
 
 @dataclass(frozen=True)
 class Subject:
-    """load: another engine of the same model; decoded, appended: relative distance of logits behind a decoded state, and
-    behind a chunk that went on inside a block."""
+    """load: another engine of the same model; decoded, appended: relative distances of logits behind a decoded state
+    and behind a chunk that went on inside a block."""
 
     load: Callable[[], Engine | DeviceEngine]
     engine: Engine | DeviceEngine
