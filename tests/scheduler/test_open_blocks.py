@@ -189,27 +189,34 @@ def test_a_fault_takes_the_block_of_an_idle_lane_and_of_one_that_was_promised() 
     assert server.machine.pages.available == server.machine.pages.capacity
 
 
-def test_open_blocks_are_given_up_before_full_ones_the_oldest_first() -> None:
+def test_open_blocks_are_given_up_where_there_are_no_full_ones_the_oldest_first() -> None:
     server = Driver(pages=12, lanes=3, max_context_tokens=768, appends=True)
-    owners = [server.say(text(100, seed), limit=5) for seed in range(2)]  # two pages each
-    other = server.say(text(64 * 9, 3))  # and nine, where eight are free
+    owners = [server.say(text(30, seed), limit=5) for seed in range(2)]  # a page each
+    other = server.say(text(64 * 11, 3))  # and eleven, where ten are free
     assert server.reused(other)[0] == 2
-    assert (open_block(server, 0), server.machine.holdings.tree.evictions) == (None, 0)
+    assert open_block(server, 0) is None
     late = goes_on(server, owners[1], server.histories[owners[1]] + text(9, 4))
-    assert server.reused(late) == (1, "append_frontier", 104)
+    assert server.reused(late) == (1, "append_frontier", 34)
     early = goes_on(server, owners[0], server.histories[owners[0]] + text(9, 5))
-    assert server.reused(early) == (0, "append_frontier", 64)
+    assert server.reused(early)[1:] == ("full_reset", 0)
 
 
-def test_a_request_that_passes_the_head_may_have_the_page_of_an_open_block() -> None:
+def test_full_blocks_that_nobody_uses_go_first() -> None:
+    server = Driver(pages=12, lanes=2, max_context_tokens=640, appends=True)
+    server.say(text(64 * 7))
+    first = server.say(text(30, 1), limit=5)
+    second = goes_on(server, first, server.histories[first] + text(64 * 7, 2))
+    assert server.machine.holdings.tree.evictions
+    assert server.reused(second) == (1, "append_frontier", 34)
+
+
+def test_a_request_that_passes_the_head_takes_no_page_of_an_open_block() -> None:
     server = Driver(pages=8, lanes=3, max_context_tokens=512, appends=True)
-    server.say(text(100), limit=5)
-    running = server.ask(text(64 * 5 - 1, 1), limit=2)
-    head = server.ask(text(64 * 4, 2))
-    small = server.ask(text(60, 3))
-    assert server.machine.requests[head].lane is None
-    assert server.machine.requests[small].lane is not None
-    assert server.machine.requests[running].lane is not None
+    server.say(text(30), limit=5)
+    server.ask(text(64 * 7 - 1, 1), limit=2)
+    head, small = server.ask(text(64 * 8 - 1, 2)), server.ask(text(60, 3))
+    assert {server.machine.requests[request].lane for request in (head, small)} == {None}
+    assert len(server.machine.pages.left) == 1
     server.run()
 
 
@@ -224,15 +231,11 @@ def test_a_block_is_kept_for_the_request_that_needs_more_pages() -> None:
 def test_parked_blocks_come_back_in_front_of_the_open_one() -> None:
     server = Driver(pages=12, lanes=2, max_context_tokens=640, host_pages=12, appends=True)
     first = server.say(text(64 * 4 + 20), limit=5)
-    holdings = server.machine.holdings
-    holdings.make_room(11)
-    block = holdings.sessions[0]
-    assert block is not None
-    assert block.open is None
     server.say(text(600, 1))
+    assert server.machine.holdings.tree.parks
     second = goes_on(server, first, server.histories[first] + text(30, 2))
     assert any(isinstance(transfer, LoadPages) for transfer in server.chunks(second)[0].before)
-    assert server.reused(second)[2] == 256
+    assert server.reused(second)[2] == 280
 
 
 def test_displaced_and_erased_sessions_leave_no_page() -> None:
