@@ -152,6 +152,13 @@ class Masks:
             held.settled.set()  # its client has been told
         return 0
 
+    def stopped(self, request_id: int, token_ids: Sequence[int]) -> None:
+        """These ids were drawn for a request, and the last ends it: there is no next mask, but a report."""
+        held = self._held.get(request_id)
+        # Where a grammar has the word the end is legal, and the branch was decided by the first token.
+        if held is not None and held.enforced.matcher.is_free:
+            held.advance(token_ids)
+
     async def settled(self, request_id: int) -> None:
         """Wait until nothing is being worked out for the request."""
         held = self._held.get(request_id)

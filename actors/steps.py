@@ -78,7 +78,10 @@ class StepActor(Generic[M]):
 
     def _free(self, request_id: int, drawn: Drawn) -> int:
         """How many more tokens a request may draw under its mask; with 0 the one behind these is made meanwhile."""
-        return 0 if drawn.stopped else self._masks.drawn(request_id, drawn.token_ids)
+        if drawn.stopped:
+            self._masks.stopped(request_id, drawn.token_ids)
+            return 0
+        return self._masks.drawn(request_id, drawn.token_ids)
 
     def _hand_over(
         self, request_id: int, drawn: Drawn, now: float, guesses: tuple[int, int, bool] | None = None

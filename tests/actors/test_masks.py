@@ -297,3 +297,23 @@ async def test_tokens_under_a_mask_that_lasts_are_taken_in_passing() -> None:
     assert masks.halts(1) is None
     assert enforced.matcher.stage is Stage.CLOSING
     assert len(masks.mailbox.drain()) == 1
+
+
+async def test_the_report_of_a_free_answer_knows_of_the_round_that_ended_it_and_of_none_behind() -> None:
+    masks = Masks(lambda _event: None, lambda _request_id, _mask, _ahead: None)
+    enforced = enforce(COMPILER.compile(Constraint()), Reading())
+    masks.begin(1, enforced)
+    stop, call = min(TOKENIZER.stop_ids), TOKENIZER.control_id("<tool_call>")
+    for ended, branch in (
+        ([*TOKENIZER.encode("ab"), stop], "content"),
+        ([call, *TOKENIZER.encode("ab"), stop], "tools"),
+    ):
+        masks.begin(1, replace(enforced, matcher=COMPILER.compile(Constraint()).matcher(Reading())))
+        assert masks.drawn(1, TOKENIZER.encode("a")) == 0
+        masks.stopped(1, ended)
+        masks.drawn(1, [call])  # a row that was launched ahead
+        report = masks.report(1, terminated=True)
+        assert report is not None
+        assert (report.branch, report.complete, report.mask_positions) == (branch, True, 0)
+    masks.stopped(2, [stop])
+    assert masks.mailbox.drain() == []
