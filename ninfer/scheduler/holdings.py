@@ -373,10 +373,11 @@ class Holdings:
         self.pages.waive(request.id, hold.needed - needed)
         self._load(request, parked)
         continued = plan.continues(displaced)
-        if displaced is not None and not (plan.path and displaced.resident is plan.path[-1]):
-            self._store(lane, displaced.resident, ImageKind.FRONTIER, None)  # for whoever comes back to this history
         if displaced is not None:
             self._disown(displaced.number, plan.path if continued else ())
+        if displaced is not None and not (plan.path and displaced.resident is plan.path[-1]):
+            self._surpass(displaced.resident)
+            self._store(lane, displaced.resident, ImageKind.FRONTIER, None)  # for whoever comes back to this history
         if plan.image is not None:
             self._pending.append(RestoreState(plan.image.id, lane))
             self.images.touch(plan.image)
@@ -446,6 +447,14 @@ class Holdings:
             on_path = node is not None and node.depth <= len(path) and path[node.depth - 1] is node
             if image.session == number and not on_path:
                 image.session = None
+
+    def _surpass(self, node: Node | None) -> None:
+        """Nobody's states in front of a node that is about to have one are worth less than any other."""
+        if node is None or not node.alive:
+            return
+        for step in path_to(node)[:-1]:
+            if step.image is not None and step.image.session is None:
+                step.image.surpassed = True
 
     def _captures(self, request: Request, depth: int) -> dict[int, ImageKind]:
         """States worth storing from depth `depth` on, where the prompt passes them (14.4, 14.11)."""

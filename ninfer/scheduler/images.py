@@ -34,6 +34,7 @@ class Image:
 
     session   number of the session it belongs to; only its lane goes on from here while that is idle. None: anybody
     users     requests that have been promised it
+    surpassed  nobody's any more, and behind it the same history has a deeper one
     """
 
     id: int
@@ -42,6 +43,7 @@ class Image:
     node: Node | None = None
     users: int = 0
     used: int = 0
+    surpassed: bool = False
 
 
 class ImageStore:
@@ -82,7 +84,8 @@ class ImageStore:
         idle = [image for image in images if not image.users and image.node is not None]
         if idle:
             # A beginning that conversations share serves more of them than anything else, and there are few.
-            self.drop(min(idle, key=lambda image: (image.kind is ImageKind.SHARED, image.used)))
+            # Who comes back to a history goes on from its deepest state.
+            self.drop(min(idle, key=lambda image: (image.kind is ImageKind.SHARED, not image.surpassed, image.used)))
         return bool(idle)
 
     def attach(self, image: Image, node: Node) -> bool:
@@ -100,6 +103,7 @@ class ImageStore:
         """Note that it was asked for."""
         self._clock += 1
         image.used = self._clock
+        image.surpassed = False
 
     def drop(self, image: Image) -> None:
         """Forget an image."""

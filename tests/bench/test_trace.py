@@ -25,13 +25,14 @@ def test_common_beginnings(one: str, other: str, length: int) -> None:
 
 
 def test_a_server_reads_little_more_than_the_least(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["trace", "--json", "--sizes", "ordinary", "--lanes", "4", *SHORTENED]) == 0
-    (trace,) = json.loads(capsys.readouterr().out)["traces"]
-    assert trace["requests"] == 12
+    assert main(["trace", "--json", "--sizes", "ordinary", "--lanes", "1", "4", *SHORTENED]) == 0
+    poor, trace = json.loads(capsys.readouterr().out)["traces"]
+    assert trace["requests"] == poor["requests"] == 12
     assert trace["prompt_tokens"] > 5 * trace["least_tokens"]
-    # Tokens that are read again are those of the last, open block: fewer than 64 a request.
-    assert 0 <= trace["read_tokens"] - trace["least_tokens"] < 64 * trace["requests"]
     assert trace["ways"].keys() == {"full_reset", "append_frontier", "fork_shared_prefix"}
+    # What is read again are tails of blocks, where another lane goes on, or another session in the lane.
+    assert 0 <= trace["read_tokens"] - trace["least_tokens"] < 64 * 4
+    assert 0 <= poor["read_tokens"] - poor["least_tokens"] < 64 * 7
 
 
 def test_every_trace_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:

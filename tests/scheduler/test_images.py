@@ -116,3 +116,14 @@ def test_the_worked_example_of_the_ring() -> None:
 )
 def test_folding(ring: list[int], frontier: int, size: int, expected: list[int]) -> None:
     assert folded(ring, frontier, size) == expected
+
+
+def test_what_a_deeper_state_of_the_same_history_has_surpassed_goes_first() -> None:
+    store = ImageStore(2)
+    (older, older_node), (newer, newer_node) = stored(store), stored(store)
+    newer.surpassed = True
+    assert store.take(ImageKind.TURN, 1) is not None
+    assert (older_node.image, newer_node.image) == (older, None)
+    older.surpassed = True
+    store.touch(older)
+    assert not older.surpassed
