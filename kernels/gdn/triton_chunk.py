@@ -94,7 +94,9 @@ def _mixed_rows(source, ring, taps, token, tokens, begin, stride, column, channe
         ).to(tl.float32)  # fmt: skip
         tap = tl.load(taps + j * channels + channel)
         total = tl.fma(rows, tap[None, :] + tl.zeros_like(rows), total)
-    return tl.where(((token >= 0) & (token < tokens))[:, None], silu(total), 0.0).to(tl.bfloat16)
+    # One comparison, for a token in front of the chunk is a large unsigned number: registers are short.
+    there = token.to(tl.uint32, bitcast=True) < tokens.to(tl.uint32, bitcast=True)
+    return silu(tl.where(there[:, None], total, 0.0)).to(tl.bfloat16)
 
 
 @triton.jit(do_not_specialize=["tokens", "begin", "first_block", "key_heads", "heads", "first_stride", "second_stride"])
