@@ -13,11 +13,11 @@ from ninfer.config import SchedulerSettings
 from ninfer.explain.account import FILE, Cause, Holder, LaneChoice
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler.candidates import next_to_read
-from ninfer.scheduler.holdings import Plan, Session
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.open_blocks import OpenBlock
 from ninfer.scheduler.prefixes import Node
 from ninfer.scheduler.requests import WITH_LANE, Request
+from ninfer.scheduler.reuse import Plan, Session
 from ninfer.scheduler.transitions import LaneState, Lifecycle, RequestState
 from ninfer.scheduler.waiting import candidates, in_order
 from ninfer.step import CaptureState, LoadPages

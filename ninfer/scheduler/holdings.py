@@ -9,16 +9,16 @@ counts then (serving spec, 14.1 to 14.7 and 14.11).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from ninfer.config import SchedulerSettings
 from ninfer.errors import IllegalTransition
 from ninfer.scheduler.disk import DiskIndex
-from ninfer.scheduler.images import Image, ImageKind, ImageStore, folded
+from ninfer.scheduler.images import Image, ImageKind, ImageStore, folded, states_on_the_way
 from ninfer.scheduler.open_blocks import OpenBlock, may_go_on
 from ninfer.scheduler.pages import PagePool
-from ninfer.scheduler.prefixes import Node, PrefixTree
+from ninfer.scheduler.prefixes import Node, PrefixTree, path_to
 from ninfer.scheduler.requests import Request
+from ninfer.scheduler.reuse import Begun, Hold, Plan, Session, way_of
 from ninfer.step import (
     PAGE_TOKENS,
     CaptureState,
@@ -30,113 +30,6 @@ from ninfer.step import (
     pages_for,
     standing_block,
 )
-
-FULL_RESET = "full_reset"
-APPEND = ImageKind.FRONTIER.value
-FROM_DISK = "restore_disk"
-WAYS = (FULL_RESET, *(kind.value for kind in ImageKind), FROM_DISK)
-# A beginning shorter than this is not worth an image (14.11), nor a message's tail (14.4).
-SHARED_TOKENS = 256
-TAIL_TOKENS = 1024
-TAIL_GRID = 256
-TAIL_DISTANCE = 64
-
-
-@dataclass(slots=True, eq=False)
-class Session:
-    """A finished history that a lane retains.
-
-    tokens     of the ledger: prompt and committed output; `executed` of them are in the cache
-    tip        the deepest of its blocks
-    resident   the block behind which the lane's own state stands; None if that is of no use
-    open       the block that it ends in, if the lane stands there and a prompt may go on from that
-    retained   when it was, for the choice of lanes; larger is later
-    file       where it was saved to or restored from; empty for nowhere
-    changed    whether the file has less of it
-    offered    whether it was, as it is, read for the disk cache
-    """
-
-    number: int
-    tokens: int
-    executed: int
-    tip: Node
-    resident: Node | None
-    retained: int
-    file: str = ""
-    changed: bool = False
-    offered: bool = False
-    open: OpenBlock | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a request would begin in a lane: behind `path`, from the lane's own state (`image` None) or from an image; or
-    behind everything that the lane has in its cache, inside the block `open` that follows.
-    """
-
-    lane: int
-    path: tuple[Node, ...]
-    image: Image | None
-    open: OpenBlock | None = None
-
-    @property
-    def depth(self) -> int:
-        """Full blocks that are reused."""
-        return len(self.path)
-
-    @property
-    def tokens(self) -> int:
-        """Positions that are reused."""
-        return self.open.executed if self.open is not None else self.depth * PAGE_TOKENS
-
-    def continues(self, session: Session | None) -> bool:
-        """Whether what is reused is a beginning of the session's history."""
-        if session is None or self.open is not None:
-            return session is not None
-        return bool(self.path) and self.path[-1].leads_to(session.tip)
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """What a request reuses, now that this is certain; `way` is a name of serving spec 14.2."""
-
-    cached_tokens: int
-    way: str
-    host_restored: bool
-
-
-@dataclass(slots=True)
-class Hold:
-    """What a running request has of the memory.
-
-    path       its blocks in the tree, in use by it
-    table      all its pages, in the order of its block table
-    open       the block that it goes on in; until it has begun it may turn out to go on from elsewhere
-    image      promised to it until its state is restored
-    captures   states that its prompt passes and that are to be stored: depth in blocks and kind
-    storing    depths of those that a step in flight stores
-    file       that the session which it continues belongs to
-    """
-
-    session: int = 0
-    path: list[Node] = field(default_factory=list)
-    table: list[int] = field(default_factory=list)
-    open: OpenBlock | None = None
-    image: Image | None = None
-    captures: dict[int, ImageKind] = field(default_factory=dict)
-    storing: set[int] = field(default_factory=set)
-    begun: bool = False
-    needed: int = 0
-    file: str = ""
-
-    @property
-    def promised(self) -> int:
-        """Positions that it will reuse at least."""
-        return self.open.executed if self.open is not None else len(self.path) * PAGE_TOKENS
-
-    def owner_of(self, kind: ImageKind) -> int | None:
-        """The session that an image of a kind belongs to; None if it is for everybody."""
-        return None if kind is ImageKind.SHARED else self.session
 
 
 class Holdings:
@@ -392,7 +285,7 @@ class Holdings:
         request.read = request.executed = plan.tokens
         hold.captures = self._captures(request, plan.depth)
         self._store_here(request, hold)
-        return Begun(request.read, _way(plan, own=continued), bool(parked))
+        return Begun(request.read, way_of(plan, own=continued), bool(parked))
 
     def _hand_image(self, hold: Hold, image: Image | None) -> None:
         """Promise another image instead of the one promised so far."""
@@ -460,20 +353,9 @@ class Holdings:
         """States worth storing from depth `depth` on, where the prompt passes them (14.4, 14.11)."""
         if not self.images.capacity or not self._settings.prefix_reuse:
             return {}
-        marks = request.marks
-        wanted = []
-        if marks.message_end:
-            wanted.append((marks.message_begin, ImageKind.ANCHOR))
-            wanted.append((marks.message_end, ImageKind.ANCHOR))
-            if marks.message_end - marks.message_begin >= TAIL_TOKENS:
-                wanted.append(((marks.message_end - TAIL_DISTANCE) // TAIL_GRID * TAIL_GRID, ImageKind.ANCHOR))
-        if marks.preamble >= SHARED_TOKENS and self._settings.max_shared_prefixes:
-            wanted.append((marks.preamble, ImageKind.SHARED))
-        if marks.turn:
-            wanted.append((marks.turn, ImageKind.TURN))
+        wanted = states_on_the_way(request.marks, shared=self._settings.max_shared_prefixes > 0)
         last = min(request.prompt // PAGE_TOKENS, len(request.blocks))
-        captures = {tokens // PAGE_TOKENS: kind for tokens, kind in wanted}
-        return {at: kind for at, kind in sorted(captures.items()) if max(depth, 1) <= at <= last}
+        return {at: kind for at, kind in sorted(wanted.items()) if max(depth, 1) <= at <= last}
 
     def extend(self, request: Request, tokens: int) -> PageMapping:
         """Pages for all positions below `tokens`; those of reused blocks come with the first."""
@@ -749,21 +631,3 @@ class Holdings:
         for session in self.sessions:
             if session is not None and session.resident is not None and not session.resident.leads_to(session.tip):
                 raise IllegalTransition("a lane's state is not on the path of its session")
-
-
-def _way(plan: Plan, *, own: bool) -> str:
-    """How a plan reuses what it does; `own` if that is of the session its lane had."""
-    if not plan.tokens:
-        return FULL_RESET
-    if plan.image is None or plan.image.kind is ImageKind.FRONTIER:
-        return APPEND
-    return plan.image.kind.value if own else ImageKind.SHARED.value
-
-
-def path_to(node: Node) -> list[Node]:
-    """Blocks from the first to this one; none for the root."""
-    path = []
-    while node.parent is not None:
-        path.append(node)
-        node = node.parent
-    return path[::-1]

@@ -11,12 +11,19 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ninfer.errors import IllegalTransition
+from ninfer.step import PAGE_TOKENS
+from ninfer.types import Marks
 
 if TYPE_CHECKING:
     from ninfer.scheduler.prefixes import Node
 
 # Distance that turn checkpoints keep from the one kept before (14.5).
 RING_SPACING_TOKENS = 4096
+# A beginning shorter than this is not worth an image (14.11), nor a message's tail (14.4).
+SHARED_TOKENS = 256
+TAIL_TOKENS = 1024
+TAIL_GRID = 256
+TAIL_DISTANCE = 64
 
 
 class ImageKind(Enum):
@@ -32,8 +39,8 @@ class ImageKind(Enum):
 class Image:
     """One stored state.
 
-    session   number of the session it belongs to; only its lane goes on from here while that is idle. None: anybody
-    users     requests that have been promised it
+    session    number of the session it belongs to; only its lane goes on from here while that is idle. None: anybody
+    users      requests that have been promised it
     surpassed  nobody's any more, and behind it the same history has a deeper one
     """
 
@@ -144,3 +151,20 @@ def folded(ring: Sequence[int], frontier: int, size: int) -> list[int]:
         if not kept or other == frontier or other - kept[-1] >= RING_SPACING_TOKENS:
             kept.append(other)
     return kept[-size:]
+
+
+def states_on_the_way(marks: Marks, *, shared: bool) -> dict[int, ImageKind]:
+    """States of a prompt that are worth storing, by depth in blocks (14.4, 14.11); `shared` whether any may be kept of
+    a beginning that is there for everybody.
+    """
+    wanted = []
+    if marks.message_end:
+        wanted.append((marks.message_begin, ImageKind.ANCHOR))
+        wanted.append((marks.message_end, ImageKind.ANCHOR))
+        if marks.message_end - marks.message_begin >= TAIL_TOKENS:
+            wanted.append(((marks.message_end - TAIL_DISTANCE) // TAIL_GRID * TAIL_GRID, ImageKind.ANCHOR))
+    if marks.preamble >= SHARED_TOKENS and shared:
+        wanted.append((marks.preamble, ImageKind.SHARED))
+    if marks.turn:
+        wanted.append((marks.turn, ImageKind.TURN))
+    return {tokens // PAGE_TOKENS: kind for tokens, kind in wanted}

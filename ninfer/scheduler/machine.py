@@ -24,10 +24,11 @@ from ninfer.scheduler.disk import Entry
 from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
 from ninfer.scheduler.fetches import Fetches
 from ninfer.scheduler.flight import Flight, OpenChunk, Step
-from ninfer.scheduler.holdings import FROM_DISK, Holdings
+from ninfer.scheduler.holdings import Holdings
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.policy import Sharing, Turn
 from ninfer.scheduler.requests import ENDED, VACATING, WITH_LANE, Request
+from ninfer.scheduler.reuse import FROM_DISK
 from ninfer.scheduler.slots import Slots
 from ninfer.scheduler.statistics import LaneView, SchedulerStatistics, Totals, kept_view
 from ninfer.scheduler.transitions import (

@@ -373,3 +373,12 @@ class PrefixTree:
             raise IllegalTransition(f"{evictable} evictable blocks, counted {self._evictable}; {parked} parked")
         if parked + len(self._left) + len(self._free_places) != self.places:
             raise IllegalTransition("a place in host memory is lost")
+
+
+def path_to(node: Node) -> list[Node]:
+    """Blocks from the first to this one; none for the root."""
+    path = []
+    while node.parent is not None:
+        path.append(node)
+        node = node.parent
+    return path[::-1]

@@ -9,9 +9,10 @@ from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler.disk import Entry
 from ninfer.scheduler.events import SlotAsked, SlotDone, SlotWritten
-from ninfer.scheduler.holdings import Holdings, Session, path_to
+from ninfer.scheduler.holdings import Holdings
 from ninfer.scheduler.images import Image, ImageKind
-from ninfer.scheduler.prefixes import Node
+from ninfer.scheduler.prefixes import Node, path_to
+from ninfer.scheduler.reuse import Session
 from ninfer.scheduler.transitions import LaneSignal, LaneState
 from ninfer.step import MOST_DRAFTS, PAGE_TOKENS
 

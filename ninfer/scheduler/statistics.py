@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from ninfer.scheduler.fetches import Fetches
-from ninfer.scheduler.holdings import WAYS, Holdings
+from ninfer.scheduler.holdings import Holdings
+from ninfer.scheduler.reuse import WAYS
 from ninfer.scheduler.slots import Slots
 
 

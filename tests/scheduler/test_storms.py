@@ -14,8 +14,8 @@ from ninfer.actors.eventlog import EventLog
 from ninfer.replay import replay
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
-from ninfer.scheduler.holdings import FROM_DISK, FULL_RESET, WAYS
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.reuse import FROM_DISK, FULL_RESET, WAYS
 from ninfer.scheduler.slots import BUSY, MISMATCH, RESTORE_FAILED, SAVE_FAILED
 from ninfer.scheduler.transitions import DeviceState, RequestState
 from ninfer.types import FinishReason

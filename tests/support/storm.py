@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from ninfer.config import SchedulerSettings
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
-from ninfer.scheduler.holdings import Session
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.open_blocks import OpenBlock
 from ninfer.scheduler.prefixes import Node
+from ninfer.scheduler.reuse import Session
 from ninfer.scheduler.transitions import LaneState, Lifecycle
 from ninfer.snapshots.rules import FARTHEST
 from ninfer.step import PAGE_TOKENS, CaptureState, ParkPages, pages_for
