@@ -20,6 +20,7 @@ COMMANDS = {
     "token-cost": ("where the processor time of a streamed token goes, without a model", "ninfer.bench.token_cost"),
     "long-prompt": ("prepare a long conversation, and watch the event loop", "ninfer.bench.long_prompt"),
     "load": ("start a scripted server and crowd it", "ninfer.bench.load"),
+    "scheduling": ("time of the scheduler's decisions, without a model", "ninfer.bench.scheduling"),
     "trace": ("play an agent's conversation and count what is read of its prompts", "ninfer.bench.trace"),
     "ops": ("time single kernels against their floors", "ninfer.bench.ops"),
     "compare": ("time other people's implementations beside ours", "ninfer.bench.compare"),
