@@ -368,7 +368,10 @@ class Holdings:
             hold.table = [*reused, *self.pages.take(request.id, max(0, pages_for(tokens) - len(reused)))]
             return PageMapping(0, tuple(hold.table))
         first = len(hold.table)
-        new = self.pages.take(request.id, max(0, pages_for(tokens) - first))
+        missing = pages_for(tokens) - first
+        if missing <= 0:
+            return PageMapping(first, ())
+        new = self.pages.take(request.id, missing)
         hold.table.extend(new)
         return PageMapping(first, new)
 

@@ -21,6 +21,8 @@ class Windows:
 
     def choose(self, requests: Sequence[Request]) -> tuple[tuple[int, int], ...]:
         """For each row of the next round: guesses of the engine's own, and how many may be copied instead."""
+        if not self._settings.guesses:
+            return ((0, 0),) * len(requests)
         copies = [
             min(request.ahead if request.held else self._settings.copied_tokens, request.open_drafts)
             for request in requests
