@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import structlog
 from quart import Response
 
 from ninfer.actors.messages import Reply
@@ -12,14 +11,10 @@ from ninfer.api.messages_response import MessageStream, whole_message
 from ninfer.api.service import Service
 from ninfer.api.streams import Source, event_stream, gather, json_response
 
-log = structlog.get_logger(__name__)
-
 
 async def create_message(service: Service, body: bytes, exchange: Exchange) -> Response:
     """Answer one request; raises RequestRejected and Unavailable up to the queue, in the order of section 3.2."""
     request, thinking = await service.check(body, parse_messages)
-    if request.thinking_budget is not None:
-        log.info("a thinking budget is not enforced by this version", tokens=request.thinking_budget)
     session = await service.submit(request, thinking, exchange)
     if request.stream:
         stream = MessageStream(

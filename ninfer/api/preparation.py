@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ninfer.actors.messages import GenerationRequest
-from ninfer.api.asked import MESSAGES, Asked
+from ninfer.api.asked import Asked
 from ninfer.api.fields import refusal
 from ninfer.api.presets import Preset, Presets, resolve_sampling
 from ninfer.api.thinking import Thinking, resolve_thinking
@@ -111,10 +111,8 @@ def _enforced(asked: Asked, model: Model, reading: Reading) -> Enforced | None:
     """What the output is held to; raises RequestRejected for what cannot be enforced."""
     constraint = asked.constraint
     if constraint is None:
-        # A budget alone is a constraint of the thinking. Agents on Messages send one with every request, far above
-        # what they want, and a constrained request has no step launched ahead: there it is a hint.
-        if reading.thinking_budget is None or not reading.opens_think or asked.api is MESSAGES:
-            return None
+        if reading.thinking_budget is None or not reading.opens_think:
+            return None  # else the budget is a constraint of the thinking
         constraint = Constraint()
     enforced = enforce(model.compiler.compile(constraint), reading)
     return enforced if model.enforces else None

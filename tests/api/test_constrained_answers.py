@@ -59,6 +59,16 @@ async def test_thinking_comes_first_and_is_free() -> None:
     assert orjson.loads(message["content"])["a"] in ("x", "y")
 
 
+async def test_a_budget_of_messages_ends_the_thinking_of_a_free_answer() -> None:
+    async with served(says("on and on " * 900), the_model=model(enforces=True)) as state:
+        thinking = {"type": "enabled", "budget_tokens": 1024}
+        body = await post(state, "/v1/messages", **{**PLAIN, "max_tokens": 1400, "thinking": thinking})
+    block, answer = body["content"]
+    assert block["thinking"].endswith("based on the thinking directly now.")
+    assert answer["type"] == "text"
+    assert len(TOKENIZER.encode(block["thinking"])) < 1100
+
+
 async def test_a_budget_ends_the_thinking(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     async with served(says("on and on " * 50), the_model=model(enforces=True), log_path=log) as state:
