@@ -18,7 +18,7 @@ import structlog
 
 from ninfer.actors.device import DeviceGateway
 from ninfer.actors.engine import EngineLike
-from ninfer.actors.pieces import write_pages
+from ninfer.actors.pieces import write_session
 from ninfer.actors.slots import SlotFolder, images_of
 from ninfer.errors import NinferError, SlotRestoreFailed
 from ninfer.ledger import BlockNames
@@ -131,10 +131,7 @@ class DiskCache:
 
         ok = False
         try:
-            await self._device.run(lambda: engine.transfer(order.before))
-            wanted_pages = wanted.pages[order.skipped * engine.page_bytes :]
-            await write_pages(engine, order.pages, wanted_pages, self._device.run)
-            await self._device.run(lambda: engine.write_image(order.image, wanted.state))
+            await write_session(engine, order, wanted.pages, [(order.image, wanted.state)], self._device.run)
             ok = True
         except Exception as error:
             log.error("what was read from disk cannot be used", reason=f"{type(error).__name__}: {error}")

@@ -8,6 +8,7 @@ from functools import partial
 
 from ninfer.actors.engine import EngineLike
 from ninfer.config import MIB
+from ninfer.scheduler.commands import WriteDisk, WriteSession
 
 # A piece takes a few milliseconds, and a step of the streams goes between two of them.
 PIECE_BYTES = 32 * MIB
@@ -39,8 +40,22 @@ def _copy(read: Callable[[Sequence[int]], memoryview], numbers: Sequence[int], t
         to[at : at + COPY_BYTES] = data[at : at + COPY_BYTES]
 
 
+async def write_session(
+    engine: EngineLike,
+    order: WriteSession | WriteDisk,
+    pages: memoryview,
+    images: Sequence[tuple[int, memoryview]],
+    on_device: OnDevice,
+) -> None:
+    """Fill the pages of an order from those of a file [n page_bytes], and images, behind its transfers."""
+    await on_device(partial(engine.transfer, order.before))
+    await write_pages(engine, order.pages, pages[order.skipped * engine.page_bytes :], on_device)
+    for image, state in images:
+        await on_device(partial(engine.write_image, image, state))
+
+
 async def write_pages(engine: EngineLike, pages: Sequence[int], data: memoryview, on_device: OnDevice) -> None:
-    """Fill device pages from [n page_bytes]."""
+    """Fill device pages from the first of [n page_bytes]."""
     size = engine.page_bytes
     for piece in _pieces(len(pages), size):
         await on_device(partial(engine.write_pages, pages[piece], data[piece.start * size : piece.stop * size]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +19,7 @@ from ninfer.actors.device import DeviceGateway
 from ninfer.actors.engine import EngineLike
 from ninfer.actors.ledgers import Ledgers
 from ninfer.actors.messages import EraseSlot, RestoreSlot, SaveSlot, SlotMessage, SlotOutcome
-from ninfer.actors.pieces import read_session, write_pages
+from ninfer.actors.pieces import read_session, write_session
 from ninfer.actors.runtime.mailbox import Mailbox
 from ninfer.actors.runtime.question import Question
 from ninfer.errors import (
@@ -229,36 +230,34 @@ class SlotPersistenceActor:
     async def _read(self, engine: EngineLike, order: cmd.ReadSession) -> _Read:
         """What the order names stays as it is until the scheduler hears that it was read."""
 
-        async def on_device(work: Callable[[], None]) -> None:
-            await self._on_device(lambda: self._if_it_holds(order, work), SlotSaveFailed)
-
         def stand() -> None:
             engine.transfer(order.before)
             if order.capture:
                 engine.capture(order.lane, order.image)
 
-        images: list[StoredImage] = []
+        def look() -> tuple[memoryview, list[StoredImage]]:
+            state = engine.read_image(order.image) if order.state else memoryview(bytes(engine.image_bytes))
+            return state, [(frontier, engine.read_image(image)) for frontier, image in order.checkpoints]
 
-        def look() -> None:
-            images.extend((frontier, engine.read_image(image)) for frontier, image in order.checkpoints)
-            images.append((order.state, engine.read_image(order.image) if order.state else empty))
-
-        empty = memoryview(bytes(0 if order.state else engine.image_bytes))
-        await on_device(stand)
-        pages = await read_session(engine, order.pages, order.places, on_device)
-        await on_device(look)
-        *checkpoints, (_frontier, state) = images
+        await self._while_it_holds(order, stand)
+        pages = await read_session(engine, order.pages, order.places, partial(self._while_it_holds, order))
+        state, checkpoints = await self._while_it_holds(order, look)
         return state, pages, checkpoints
 
     def _holds(self, order: cmd.ReadSession) -> bool:
         """Whether no step has failed since the order was given, so that what it names was there to be read."""
         return self._faults() == order.faults
 
-    def _if_it_holds(self, order: cmd.ReadSession, work: Callable[[], None]) -> None:
-        """On the device thread. A step that failed before is known here, and so is a reset."""
-        if self._device.failed or not self._holds(order):
-            raise SlotSaveFailed("The device has failed, and the session with it.")
-        work()
+    async def _while_it_holds(self, order: cmd.ReadSession, work: Callable[[], T]) -> T:
+        """What work on the device finds, if nothing has failed before."""
+
+        def checked() -> T:
+            # A step that failed before is known here, on the device thread, and so is a reset.
+            if self._device.failed or not self._holds(order):
+                raise SlotSaveFailed("The device has failed, and the session with it.")
+            return work()
+
+        return await self._on_device(SlotSaveFailed, checked)
 
     # --- restore ---------------------------------------------------------------------------------------------------
 
@@ -283,7 +282,9 @@ class SlotPersistenceActor:
         assert isinstance(order, cmd.WriteSession)
         ok = False
         try:
-            await self._fill(engine, order, snapshot, images)
+            stored = [(image, images[frontier]) for frontier, image in order.images]
+            on_device = partial(self._on_device, SlotRestoreFailed)
+            await write_session(engine, order, snapshot.pages, stored, on_device)
             self._ledgers.put(message.lane, Ledger(names, snapshot.ledger, identity))
             ok = True
         finally:
@@ -291,21 +292,7 @@ class SlotPersistenceActor:
         digest = identity.digest.value
         return SlotOutcome(session.tokens, snapshot.file_bytes, digest, self._now() - begun)
 
-    async def _fill(
-        self, engine: EngineLike, order: cmd.WriteSession, snapshot: Snapshot, images: dict[int, memoryview]
-    ) -> None:
-        async def on_device(work: Callable[[], None]) -> None:
-            await self._on_device(work, SlotRestoreFailed)
-
-        def put() -> None:
-            for frontier, image in order.images:
-                engine.write_image(image, images[frontier])
-
-        await on_device(lambda: engine.transfer(order.before))
-        await write_pages(engine, order.pages, snapshot.pages[order.skipped * engine.page_bytes :], on_device)
-        await on_device(put)
-
-    async def _on_device(self, work: Callable[[], T], failed: type[SlotFileError]) -> T:
+    async def _on_device(self, failed: type[SlotFileError], work: Callable[[], T]) -> T:
         try:
             return await self._device.run(work)
         except NinferError:
