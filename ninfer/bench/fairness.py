@@ -21,7 +21,7 @@ import anyio
 from ninfer.bench.child import server, wait_ready
 from ninfer.bench.clients import Answer, ask, served_model
 from ninfer.bench.http_client import Target
-from ninfer.bench.report import Json, Output, Parser, add_output, columns, head, percentiles
+from ninfer.bench.report import Json, Output, Parser, add_output, apart, columns, head, percentiles
 from ninfer.bench.workloads import Overrides, workload
 
 
@@ -38,14 +38,13 @@ def _parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """The subcommand; raises NinferError or OSError."""
-    words = list(argv)
-    cut = words.index("--") if "--" in words else len(words)
-    options = _parser().parse_args(words[:cut])
+    own_words, serve = apart(argv)
+    options = _parser().parse_args(own_words)
     output = Output.of(options)
     own = ["--max-concurrency", str(options.streams + 2), "--pending-timeout-ms", "600000"]
     with tempfile.TemporaryDirectory(prefix="ninfer-bench-") as folder:
         log = Path(folder, "requests.jsonl")
-        with server([*words[cut + 1 :], *own], log, None) as (process, target):
+        with server([*serve, *own], log, None) as (process, target):
             measured = anyio.run(_measure, target, options, process)
     report = {**head("ninfer_fairness_report", argv), **measured}
     output.deliver(report, lambda: table(report))

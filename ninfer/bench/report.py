@@ -34,6 +34,13 @@ class Parser(argparse.ArgumentParser):
         raise OptionError(message)
 
 
+def apart(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command's own words, and those behind ``--``, which are the server's."""
+    words = list(argv)
+    cut = words.index("--") if "--" in words else len(words)
+    return words[:cut], words[cut + 1 :]
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """Where a report goes: `as_json` to stdout instead of the table, and to a file if one is named."""

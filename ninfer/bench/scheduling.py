@@ -7,7 +7,6 @@ when a finished session has filled it. No engine is behind it: steps land as soo
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -15,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ninfer.bench.report import columns
+from ninfer.bench.report import Parser, columns, percentile
 from ninfer.config import SchedulerSettings
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
@@ -101,7 +100,7 @@ def admissions(depth: int, host_pages: int, count: int) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="ninfer-bench scheduling", description=__doc__.split("\n\n")[0])
+    parser = Parser("ninfer-bench scheduling [options]", __doc__)
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--depth", type=int, default=65_536, help="tokens of each prompt; the pool has twice as many")
     parser.add_argument("--count", type=int, default=2000, help="rounds that are landed")
@@ -115,7 +114,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "the same, with a full cache in host memory": admissions(options.depth, host_pages, few),
     }
     report = {
-        name: {"p50_us": 1e6 * _at(seconds, 0.5), "p99_us": 1e6 * _at(seconds, 0.99), "max_us": 1e6 * max(seconds)}
+        name: {
+            "p50_us": 1e6 * percentile(seconds, 50),
+            "p99_us": 1e6 * percentile(seconds, 99),
+            "max_us": 1e6 * max(seconds),
+        }
         for name, seconds in measured.items()
     }
     if options.json:
@@ -124,10 +127,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = [(name, *(f"{value:.0f}" for value in row.values())) for name, row in report.items()]
     print(columns([("event", "p50 us", "p99 us", "max us"), *lines]))
     return 0
-
-
-def _at(values: Sequence[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 if __name__ == "__main__":

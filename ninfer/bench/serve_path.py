@@ -23,7 +23,7 @@ import anyio
 from ninfer.bench.child import server, wait_ready
 from ninfer.bench.clients import Answer, ask, served_model
 from ninfer.bench.http_client import Target
-from ninfer.bench.report import Json, Output, Parser, add_output, columns, head, percentiles
+from ninfer.bench.report import Json, Output, Parser, add_output, apart, columns, head, percentiles
 from ninfer.bench.workloads import Overrides, workload
 from ninfer.options import OptionError
 
@@ -130,13 +130,12 @@ def engine_rate(options: argparse.Namespace) -> float | None:
 
 def main(argv: Sequence[str]) -> int:
     """The subcommand; raises NinferError or OSError."""
-    words = list(argv)
-    cut = words.index("--") if "--" in words else len(words)
-    options = _parser().parse_args(words[:cut])
+    own_words, serve = apart(argv)
+    options = _parser().parse_args(own_words)
     output = Output.of(options)
     rate = engine_rate(options)
     with tempfile.TemporaryDirectory(prefix="ninfer-bench-") as folder:
-        report = _measure(options, words[cut + 1 :], rate, Path(folder))
+        report = _measure(options, serve, rate, Path(folder))
     report = {**head("ninfer_serve_path_report", argv), **report}
     output.deliver(report, lambda: table(report))
     return 0

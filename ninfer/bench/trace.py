@@ -26,7 +26,7 @@ from ninfer.api.chat_request import parse_chat
 from ninfer.api.preparation import Model, prepare, render, resolve_request_thinking
 from ninfer.artifact.container import Artifact
 from ninfer.bench.agent import PLACES, Agent, Message, Writer, trace
-from ninfer.bench.report import Json, Output, Parser, add_output, columns, head
+from ninfer.bench.report import Json, Output, Parser, add_output, apart, columns, head
 from ninfer.config import Settings
 from ninfer.embedded import ARTIFACT
 from ninfer.engine.scripted import Answer, Script, ScriptedEngine
@@ -59,12 +59,11 @@ def _parser() -> Parser:
 
 def main(argv: Sequence[str]) -> int:
     """The subcommand; raises NinferError or OSError."""
-    words = list(argv)
-    cut = words.index("--") if "--" in words else len(words)
-    options = _parser().parse_args(words[:cut])
+    own_words, serve = apart(argv)
+    options = _parser().parse_args(own_words)
     output = Output.of(options)
     traces = [
-        played(options, sizes, lanes, words[cut + 1 :]) for sizes in options.sizes for lanes in options.lanes
+        played(options, sizes, lanes, serve) for sizes in options.sizes for lanes in options.lanes
     ]  # fmt: skip
     report: Json = {**head("ninfer_trace_report", argv), "traces": traces}
     output.deliver(report, lambda: table(report))
