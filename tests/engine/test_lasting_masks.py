@@ -7,16 +7,13 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 
 from ninfer.engine.device_engine import DeviceEngine
 from ninfer.engine.engine import Engine
-from ninfer.engine.loading import bind_for
 from ninfer.step import DecodeRound, DecodeRow
 from tests.engine.driving import Driver, random_prompt
-from tests.engine.test_masks_beside import IDS, LENGTHS, NOTHING, SETTINGS, begun, mask_of
-from tests.engine.test_speculation import MODEL, WARM
-from tests.support.tiny_device import tiny_model
+from tests.engine.test_masks_beside import BOTH, IDS, LENGTHS, NOTHING, begun, loaded, mask_of
+from tests.engine.test_speculation import WARM
 
 LASTS = mask_of(set(range(0, IDS, 3)))
 OTHER = mask_of({7, 20, 120})
@@ -24,14 +21,9 @@ NOBODY = mask_of(set())
 BEHIND = (OTHER, OTHER, LASTS, None, None)  # the masks of the rounds behind the token that halts
 
 
-@pytest.fixture(scope="module", params=["at once", "late"])
+@pytest.fixture(scope="module", params=BOTH)
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine | DeviceEngine]:
-    torch.set_num_threads(1)
-    if request.param == "at once":
-        yield Engine.load(MODEL, SETTINGS, IDS)
-        return
-    with tiny_model(tmp_path_factory.mktemp("model") / "tiny.ninfer", drafter=True) as artifact:
-        yield DeviceEngine.load(bind_for(artifact, SETTINGS), SETTINGS, IDS)
+    yield from loaded(request.param, tmp_path_factory.mktemp("model"))
 
 
 def fresh(engine: Engine | DeviceEngine) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,14 +30,22 @@ ALLOWED = [{3, 50, 99}, {7, 120}, {11, 12, 13}, {160, 161}]
 NOTHING = PageMapping(1, ())
 
 
-@pytest.fixture(scope="module", params=["at once", "late"])
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine | DeviceEngine]:
+BOTH = ["at once", "late"]  # when an engine makes a block that a round has filled a state
+
+
+def loaded(kind: str, folder: Path) -> Iterator[Engine | DeviceEngine]:
+    """One engine, until the generator is closed."""
     torch.set_num_threads(1)
-    if request.param == "at once":
+    if kind == "at once":
         yield Engine.load(MODEL, SETTINGS, IDS)
         return
-    with tiny_model(tmp_path_factory.mktemp("model") / "tiny.ninfer", drafter=True) as artifact:
+    with tiny_model(folder / "tiny.ninfer", drafter=True) as artifact:
         yield DeviceEngine.load(bind_for(artifact, SETTINGS), SETTINGS, IDS)
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine | DeviceEngine]:
+    yield from loaded(request.param, tmp_path_factory.mktemp("model"))
 
 
 def mask_of(ids: set[int]) -> bytes:
