@@ -268,9 +268,9 @@ class Holdings:
         continued = plan.continues(displaced)
         if displaced is not None:
             self._disown(displaced.number, plan.path if continued else ())
-        if displaced is not None and not (plan.path and displaced.resident is plan.path[-1]):
-            self._surpass(displaced.resident)
-            self._store(lane, displaced.resident, ImageKind.FRONTIER, None)  # for whoever comes back to this history
+            if not (plan.path and displaced.resident is plan.path[-1]):  # for whoever comes back to this history
+                self._surpass(displaced.resident)
+                self._store(lane, displaced.resident, ImageKind.FRONTIER, None)
         if plan.image is not None:
             self._pending.append(RestoreState(plan.image.id, lane))
             self.images.touch(plan.image)
