@@ -143,6 +143,7 @@ class GenerationSettings:
     checkpoint_policy: str = "rolling-tool"
     max_output_tokens: int | None = None
     thinking: bool | None = None
+    thinking_budget: int | None = None  # most tokens of thinking; None is no limit
     preserve_thinking: bool | None = None
     reasoning_effort: str | None = None
     greedy: bool = False

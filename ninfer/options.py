@@ -56,7 +56,7 @@ TO_COME = frozenset(
     --auto-host-cache
     --host-cache-reserve-mib --host-cache-max-mib --host-cache-percent --device-state-slots
     --auto-prefix-grid --context-store --graft --default-graft
-    --default-thinking-budget --repetition-guard --repetition-guard-window
+    --repetition-guard --repetition-guard-window
     --repetition-guard-ngram --repetition-guard-cycles --repetition-guard-min-tokens
     """.split()  # noqa: SIM905 - a list of names reads better in columns
 )
@@ -247,6 +247,7 @@ OPTIONS: dict[str, _Option] = {
     "--auto-save-evicted": _Option("", "write a session back to its slot file before it is displaced"),
     "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
     "--max-output-tokens": _Option("N", "upper bound of every output limit", _integer(1)),
+    "--default-thinking-budget": _Option("N", "most tokens of thinking if a request names none (none)", _integer(1)),
     "--no-thinking": _Option("", "answer without thinking unless a request asks for it"),
     "--preserve-thinking": _Option("", "keep all earlier reasoning in the prompt"),
     "--greedy": _Option("", "temperature 0 for every request"),
@@ -490,6 +491,7 @@ def _generation(values: Mapping[str, Any]) -> GenerationSettings:
         checkpoint_policy=values.get("--prefix-checkpoint-policy", "rolling-tool"),
         max_output_tokens=values.get("--max-output-tokens"),
         thinking=False if "--no-thinking" in values else None,
+        thinking_budget=values.get("--default-thinking-budget"),
         preserve_thinking=True if "--preserve-thinking" in values else None,
         reasoning_effort=values.get("--reasoning-effort"),
         greedy="--greedy" in values,

@@ -38,7 +38,7 @@ from ninfer.errors import StartupError
 from ninfer.keys import with_keys
 from ninfer.listener import GRACEFUL_S, base_url, bind_socket, server_config, start_listening
 from ninfer.requestlog import records
-from ninfer.requestlog.records import Guessing
+from ninfer.requestlog.records import Guessing, Picture
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.records import EngineRecord
@@ -327,16 +327,20 @@ class Server:
 
     async def _report_throughput(self, gateway: Gateway) -> None:
         """A record for every interval in which something happened, and one for the rest at the end."""
-        before, since = gateway.statistics(), anyio.current_time()
+
+        def picture() -> Picture:
+            return Picture(gateway.statistics(), gateway.kept())
+
+        before, since = picture(), anyio.current_time()
         try:
             while True:
                 await anyio.sleep(self.settings.log.stats_interval_s)
-                now = gateway.statistics()
+                now = picture()
                 if not records.is_idle(before, now):
                     self._write_throughput(records.throughput(before, now, anyio.current_time() - since))
                     before, since = now, anyio.current_time()
         finally:
-            now = gateway.statistics()
+            now = picture()
             if not records.is_idle(before, now):
                 self._write_throughput(records.throughput(before, now, anyio.current_time() - since))
 

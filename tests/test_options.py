@@ -42,7 +42,8 @@ def test_values_reach_the_tree() -> None:
         --presence-penalty=-1 --frequency-penalty 2 --seed 18446744073709551615 --prefill-progress --request-log-jsonl r
         --request-log-max-mib 3 --request-log-keep 0 --log-stats-interval-ms 0 --log-level off --event-log e
         --log-content --engine scripted --script s --stats-port 9001 --prefix-checkpoint-policy stable-turn
-        --turn-checkpoints 2 --max-shared-prefixes 3 --host-kv-mib 10 --slot-save-path d""".split()  # noqa: SIM905
+        --turn-checkpoints 2 --max-shared-prefixes 3 --host-kv-mib 10 --slot-save-path d
+        --default-thinking-budget 77""".split()  # noqa: SIM905
     )
     assert settings.slot_folder == Path("d")
     assert (settings.engine.host_images, settings.engine.host_kv_cache_bytes) == (4 * (4 + 2) + 3, 10 * MIB)
@@ -67,6 +68,7 @@ def test_values_reach_the_tree() -> None:
     generation = settings.generation
     assert (generation.default_max_tokens, generation.max_output_tokens) == (None, 9)
     assert generation.prefill_progress
+    assert generation.thinking_budget == 77
     assert (generation.thinking, generation.preserve_thinking, generation.greedy) == (False, True, True)
     assert (generation.reasoning_effort, generation.temperature, generation.top_p) == ("max", 0.5, 0.25)
     assert (generation.top_k, generation.min_p, generation.presence_penalty) == (20, 0.125, -1.0)
@@ -108,6 +110,7 @@ def test_values_reach_the_tree() -> None:
         ("--device gpu", "must be an integer"),
         ("--seed -1", "must be in 0..18446744073709551615"),
         ("--reasoning-effort none", "must be one of minimal"),
+        ("--default-thinking-budget 0", "must be at least 1"),
         ("--stats-port 8080", "another port"),
         ("--engine scripted", "--script and --engine scripted need each other"),
         ("--engine model --script s", "--script and --engine scripted need each other"),

@@ -5,19 +5,8 @@ from __future__ import annotations
 from ninfer.actors.messages import Kept
 from ninfer.api.exposition import COUNTER, GAUGE, HISTOGRAM, Histogram, Sample, Series, Value, exposition
 from ninfer.api.observed import Constraints, Observed
-from ninfer.scheduler.statistics import KeptView, SchedulerStatistics
+from ninfer.scheduler.statistics import KeptView, SchedulerStatistics, TotalsView, reuse_counts
 from ninfer.scheduler.transitions import Lifecycle
-
-# Admissions by the source of the prompt's beginning (14.2).
-REUSE_PATHS = (
-    "full_reset",
-    "append_frontier",
-    "restore_turn_checkpoint",
-    "restore_user_turn_anchor",
-    "fork_shared_prefix",
-    "host_restore",
-    "restore_disk",
-)
 
 
 def in_flight(statistics: SchedulerStatistics) -> int:
@@ -32,7 +21,7 @@ def metrics(statistics: SchedulerStatistics, kept: Kept, observed: Observed, rea
             *_steps(statistics),
             *_requests(statistics, observed),
             *_scheduler(statistics),
-            *_reuse(statistics, observed),
+            *_reuse(statistics.totals),
             *_kept(statistics.kept, kept),
             *_constraints(observed.constraints),
             _one("ninfer:engine_ready", GAUGE, int(statistics.lifecycle == Lifecycle.SERVING.name)),
@@ -101,18 +90,11 @@ def _scheduler(statistics: SchedulerStatistics) -> list[Series]:
     ]
 
 
-def _reuse(statistics: SchedulerStatistics, observed: Observed) -> list[Series]:
-    counts = reuse_counts(statistics)
+def _reuse(totals: TotalsView) -> list[Series]:
     return [
-        _one("ninfer:prefix_cache_hit_tokens_total", COUNTER, observed.reused_tokens),
-        *(_one(f"ninfer:reuse_{path}_total", COUNTER, counts[path]) for path in REUSE_PATHS),
+        _one("ninfer:prefix_cache_hit_tokens_total", COUNTER, totals.reused_tokens),
+        *(_one(f"ninfer:reuse_{path}_total", COUNTER, count) for path, count in reuse_counts(totals).items()),
     ]
-
-
-def reuse_counts(statistics: SchedulerStatistics) -> dict[str, int]:
-    """Admissions by reuse path (14.2), and how many of them had pages from host memory."""
-    totals = statistics.totals
-    return {**dict.fromkeys(REUSE_PATHS, 0), **dict(totals.reuse), "host_restore": totals.host_restores}
 
 
 def _kept(counts: KeptView, kept: Kept) -> list[Series]:

@@ -61,7 +61,6 @@ class Observed:
 
     def __init__(self) -> None:
         self.outcomes = dict.fromkeys(Outcome, 0)
-        self.reused_tokens = 0
         self.waiting_cancelled = 0
         self.cancelled_prefills = 0
         self.cancelled_prefill_tokens = 0
@@ -89,7 +88,6 @@ class Watched:
         match reply:
             case Admitted():
                 self._admitted = reply
-                self._observed.reused_tokens += reply.cached_tokens
                 self._observed.queue.observe(reply.at - self._received_at)
             case PrefillProgress():
                 self._read = reply.processed - reply.cached

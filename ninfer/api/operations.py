@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ninfer.actors.messages import Kept, SlotView
-from ninfer.api.metrics import in_flight, reuse_counts
+from ninfer.api.metrics import in_flight
 from ninfer.api.observed import Observed
 from ninfer.api.preparation import Model, default_preset, output_limit
 from ninfer.api.presets import SamplingRequest, resolve_sampling
 from ninfer.config import Settings
 from ninfer.requestlog.start import StartFacts
-from ninfer.scheduler.statistics import LaneView, SchedulerStatistics
+from ninfer.scheduler.statistics import LaneView, SchedulerStatistics, reuse_counts
 from ninfer.step import PAGE_TOKENS
 from ninfer.version import VERSION
 
@@ -88,8 +88,8 @@ def stats(operations: Operations, statistics: SchedulerStatistics, kept: Kept, u
             "accepted_copied_tokens": totals.copied_accepted_tokens,
         },
         "cache_reuse": {
-            **{f"{path}_selections": count for path, count in reuse_counts(statistics).items()},
-            "reused_prompt_tokens": operations.observed.reused_tokens,
+            **{f"{path}_selections": count for path, count in reuse_counts(totals).items()},
+            "reused_prompt_tokens": totals.reused_tokens,
         },
         "kv_cache": _kv_cache(statistics, kept, settings.max_shared_prefixes),
         "host_kv": {
@@ -230,7 +230,7 @@ def load(
         "counters": {
             "computed_prefill_tokens": totals.prefill_tokens,
             "committed_decode_tokens": totals.decode_tokens,
-            "reused_prompt_tokens": operations.observed.reused_tokens,
+            "reused_prompt_tokens": totals.reused_tokens,
             "decode_rounds": totals.rounds,
             "decode_row_rounds": totals.row_rounds,
         },

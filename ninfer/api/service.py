@@ -80,6 +80,8 @@ class Service:
         asked = parse(parse_object(body))
         if asked.stream and self.generation.prefill_progress:
             asked = replace(asked, return_progress=True)
+        if asked.thinking_budget is None:
+            asked = replace(asked, thinking_budget=self.generation.thinking_budget)
         thinking = preparation.resolve_request_thinking(asked, self.model, self.generation)
         if asked.model != self.model.public_id and not asked.api.any_model:
             raise ModelNotFound(asked.model)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from ninfer.actors.messages import Finished
+from ninfer.actors.messages import Finished, Kept
 from ninfer.config import Settings
-from ninfer.scheduler.statistics import SchedulerStatistics
+from ninfer.scheduler.statistics import SchedulerStatistics, reuse_counts
 from ninfer.speculation.statistics import DraftStatistics
 from ninfer.types import Sampling
 
@@ -15,14 +15,6 @@ Record = dict[str, object]
 
 _FNV_START = 1469598103934665603  # serving spec, 14.6: not the textbook offset
 _FNV_PRIME = 1099511628211
-_REUSE_PATHS = (
-    "append_frontier",
-    "restore_turn_checkpoint",
-    "restore_user_turn_anchor",
-    "fork_shared_prefix",
-    "restore_host_cache",
-    "full_reset",
-)
 
 
 def digest_of(data: bytes) -> str:
@@ -47,6 +39,7 @@ class Guessing:
 
 
 NO_GUESSING = Guessing()
+NOTHING_KEPT = Kept()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +175,24 @@ def _delta(now: float, before: float) -> float:
     return now - before if now >= before else now  # a counter below its previous value was started anew
 
 
-def is_idle(before: SchedulerStatistics, now: SchedulerStatistics) -> bool:
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The server at one moment."""
+
+    scheduler: SchedulerStatistics
+    kept: Kept = NOTHING_KEPT
+
+
+def is_idle(before: Picture, now: Picture) -> bool:
     """Whether nothing happened between two pictures and nothing is going on."""
-    return before.totals == now.totals and not (now.preparing or now.waiting or now.running)
+    scheduler = now.scheduler
+    busy = scheduler.preparing or scheduler.waiting or scheduler.running
+    return before.scheduler.totals == scheduler.totals and not busy
 
 
-def throughput(before: SchedulerStatistics, now: SchedulerStatistics, interval_s: float) -> Record:
-    """What happened between two pictures of the scheduler, `interval_s` > 0 apart."""
-    old, new = before.totals, now.totals
+def throughput(earlier: Picture, later: Picture, interval_s: float) -> Record:
+    """What happened between two pictures, `interval_s` > 0 apart."""
+    now, old, new = later.scheduler, earlier.scheduler.totals, later.scheduler.totals
     prefill = int(_delta(new.prefill_tokens, old.prefill_tokens))
     decode = int(_delta(new.decode_tokens, old.decode_tokens))
     rounds = int(_delta(new.rounds, old.rounds))
@@ -211,17 +214,26 @@ def throughput(before: SchedulerStatistics, now: SchedulerStatistics, interval_s
             "rejected_queue_timeout": new.refused_timeout,
         },
         "decode_batch": {"rounds": rounds, "row_rounds": rows, "average_size": rows / rounds if rounds else None},
-        "context_cache": {
-            **dict.fromkeys(_REUSE_PATHS, 0),
-            "full_reset": int(_delta(new.admitted, old.admitted)),
-            "parks": 0,
-            "restores": 0,
-            "evictions": 0,
-            "transfer_bytes": 0,
-            "transfer_seconds": 0.0,
-        },
+        "context_cache": _context_cache(earlier, later),
         "engine_recoveries": int(_delta(new.engine_recoveries, old.engine_recoveries)),
         "energy": None,
+    }
+
+
+def _context_cache(earlier: Picture, later: Picture) -> Record:
+    before, now = reuse_counts(earlier.scheduler.totals), reuse_counts(later.scheduler.totals)
+    old, new = earlier.scheduler.kept, later.scheduler.kept
+    parks, restores = int(_delta(new.parks, old.parks)), int(_delta(new.loads, old.loads))
+    seconds = (kept.park_s + kept.load_s for kept in (later.kept, earlier.kept))
+    return {
+        **{path: int(_delta(count, before[path])) for path, count in now.items()},
+        "parks": parks,
+        "restores": restores,
+        "evictions": int(_delta(new.host_evictions, old.host_evictions)),
+        "transfer_bytes": (parks + restores) * later.kept.page_bytes,
+        "transfer_seconds": _delta(*seconds),
+        "entries": new.parked,
+        "used_bytes": new.parked * later.kept.page_bytes,
     }
 
 

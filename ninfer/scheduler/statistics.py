@@ -44,6 +44,11 @@ class TotalsView:
     reuse: tuple[tuple[str, int], ...]
 
 
+def reuse_counts(totals: TotalsView) -> dict[str, int]:
+    """Admissions by how they began (14.2), and how many of them had pages from host memory."""
+    return {**dict(totals.reuse), "host_restore": totals.host_restores}
+
+
 @dataclass(slots=True)
 class Totals:
     """The running counters behind :class:`TotalsView`, in the same order."""

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from ninfer.config import GenerationSettings
 from ninfer.constraints.matcher import EARLY_CLOSE
 from tests.support.http import MODEL_ID, Served, model, says, served
 from tests.support.system import TOKENIZER
@@ -67,6 +68,31 @@ async def test_a_budget_of_messages_ends_the_thinking_of_a_free_answer() -> None
     assert block["thinking"].endswith("based on the thinking directly now.")
     assert answer["type"] == "text"
     assert len(TOKENIZER.encode(block["thinking"])) < 1100
+
+
+async def test_a_budget_of_the_server_is_for_requests_that_name_none_and_think(tmp_path: Path) -> None:
+    asked: list[tuple[str, dict[str, object]]] = [
+        ("/v1/chat/completions", {"enable_thinking": True}),
+        ("/v1/chat/completions", {"enable_thinking": True, "thinking_budget": 6}),
+        ("/v1/chat/completions", {"enable_thinking": False}),
+        ("/v1/responses", {"input": "q", "reasoning": {"effort": "high"}, "max_output_tokens": 120}),
+        ("/v1/messages", {"max_tokens": 1400, "thinking": {"type": "adaptive"}}),
+        ("/v1/messages", {"max_tokens": 1400, "thinking": {"type": "enabled", "budget_tokens": 1100}}),
+    ]
+    log = tmp_path / "log.jsonl"
+    generation = GenerationSettings(thinking_budget=5)
+    engine = says("on and on " * 900)
+    async with served(engine, the_model=model(enforces=True), generation=generation, log_path=log) as state:
+        for path, fields in asked:
+            body = {"model": MODEL_ID} if "input" in fields else PLAIN
+            await post(state, path, **{**body, **fields})
+        records = [record for record in state.log_records() if record["event"] == "request_done"]
+    assert [record["request"]["thinking_budget"] for record in records] == [5, 6, None, 5, 5, 1100]
+    assert [record["result"]["effective_thinking_budget"] for record in records] == [5, 6, None, 5, 5, 1100]
+    assert [record["result"]["model_thinking_tokens"] for record in records] == [5, 6, 0, 5, 5, 1100]
+    assert all(
+        record["result"]["thinking_control_applied"] for record in records if record["request"]["enable_thinking"]
+    )
 
 
 async def test_a_budget_ends_the_thinking(tmp_path: Path) -> None:

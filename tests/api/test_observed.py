@@ -44,7 +44,6 @@ def test_a_request_that_completes() -> None:
         Outcome.FAILED: 0,
         Outcome.REJECTED: 0,
     }
-    assert observed.reused_tokens == 64
     assert counted(observed.queue) == (1.0, 1)
     assert counted(observed.first_token) == (3.0, 1)
     assert counted(observed.gaps) == (2.25, 5)

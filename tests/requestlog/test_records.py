@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from ninfer.actors.messages import Finished, Usage
+from ninfer.actors.messages import Finished, Kept, Usage
 from ninfer.config import SchedulerSettings
 from ninfer.constraints.matcher import ThinkingControl
 from ninfer.requestlog import records
-from ninfer.requestlog.records import PreparedFacts, RequestFacts
+from ninfer.requestlog.records import Picture, PreparedFacts, RequestFacts
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.reuse import WAYS
 from ninfer.scheduler.statistics import Totals
 from ninfer.types import FinishReason, Sampling
 
@@ -121,13 +122,33 @@ def test_a_request_without_a_token_has_no_times() -> None:
 def test_throughput_is_a_difference() -> None:
     before = Totals(prefill_tokens=100, decode_tokens=50, rounds=10, row_rounds=20, admitted=3, queue_s=1.0)
     after = Totals(prefill_tokens=300, decode_tokens=150, rounds=30, row_rounds=70, admitted=5, queue_s=1.5)
-    old, new = (replace(IDLE, totals=totals.frozen()) for totals in (before, after))
+    before.count_reuse("full_reset", 0, host_restored=False)
+    for way in ("full_reset", "append_frontier", "append_frontier"):
+        after.count_reuse(way, 64, host_restored=way == "append_frontier")
+    after.count_reuse("full_reset", 0, host_restored=False)
+    counts = replace(IDLE.kept, parks=5, loads=2, host_evictions=1, parked=4)
+    old = Picture(replace(IDLE, totals=before.frozen()), Kept(100, 7, 0.25, 0.0))
+    new = Picture(replace(IDLE, totals=after.frozen(), kept=counts), Kept(100, 7, 0.5, 0.25))
     record = cast("dict[str, Any]", records.throughput(old, new, 2.0))
     assert record["tokens"] == {"computed_prefill": 200, "committed_decode": 100}
     assert record["throughput_tokens_per_second"] == {"prefill": 100.0, "decode": 50.0}
     assert record["decode_batch"] == {"rounds": 20, "row_rounds": 50, "average_size": 2.5}
     assert record["scheduler"]["delta_admitted_requests"] == 2
     assert record["scheduler"]["delta_queue_seconds"] == 0.5
+    cache = record["context_cache"]
+    assert {name: value for name, value in cache.items() if value} == {
+        "full_reset": 1,
+        "append_frontier": 2,
+        "host_restore": 2,
+        "parks": 5,
+        "restores": 2,
+        "evictions": 1,
+        "transfer_bytes": 700,
+        "transfer_seconds": 0.5,
+        "entries": 4,
+        "used_bytes": 400,
+    }
+    assert {*WAYS, "host_restore"} <= cache.keys()
     restarted = cast("dict[str, Any]", records.throughput(new, old, 1.0))
     assert restarted["tokens"] == {"computed_prefill": 100, "committed_decode": 50}
     line = records.throughput_line(record)
@@ -138,8 +159,9 @@ def test_throughput_is_a_difference() -> None:
 
 
 def test_idleness() -> None:
-    assert records.is_idle(IDLE, IDLE)
-    assert not records.is_idle(IDLE, replace(IDLE, running=1))
-    assert not records.is_idle(IDLE, replace(IDLE, totals=Totals(rounds=1).frozen()))
-    nothing = cast("dict[str, Any]", records.throughput(IDLE, IDLE, 1.0))
+    idle = Picture(IDLE)
+    assert records.is_idle(idle, idle)
+    assert not records.is_idle(idle, Picture(replace(IDLE, running=1)))
+    assert not records.is_idle(idle, Picture(replace(IDLE, totals=Totals(rounds=1).frozen())))
+    nothing = cast("dict[str, Any]", records.throughput(idle, idle, 1.0))
     assert nothing["decode_batch"]["average_size"] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import orjson
+import pytest
 
 from ninfer.options import parse
 from ninfer.requestlog.start import StartFacts, server_start
@@ -52,6 +53,25 @@ def test_inexact_products_are_told() -> None:
     assert record("--short-chunk-products", "in-register")["engine"]["deterministic"] is False
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", {"prefix_reuse": True, "shared_prefixes": 4, "turn_checkpoints": 0, "host_kv_cache_bytes": 0}),
+        ("", {"prefix_checkpoint_policy": "rolling-tool", "cuda_graph": False, "auto_save_evicted": False}),
+        ("--no-prefix-reuse", {"prefix_reuse": False, "shared_prefixes": 0}),
+        ("--turn-checkpoints 3 --max-shared-prefixes 2", {"turn_checkpoints": 3, "shared_prefixes": 2}),
+        ("--host-kv-cache-mib 5", {"host_kv_cache_bytes": 5 << 20}),
+        ("--prefix-checkpoint-policy stable-turn", {"prefix_checkpoint_policy": "stable-turn"}),
+        ("--device 1", {"device": "cuda:1", "cuda_graph": True}),
+        ("--device 1 --no-cuda-graph", {"cuda_graph": False}),
+        ("--device cpu", {"cuda_graph": False}),
+    ],
+)
+def test_what_is_kept_and_how_rounds_run_is_told_as_it_is(options: str, told: dict[str, object]) -> None:
+    engine = record(*options.split())["engine"]
+    assert {name: engine[name] for name in told} == told
+
+
 def test_memory_adds_up() -> None:
     memory = record()["memory"]
     assert memory["weights"]["capacity_bytes"] == 100
@@ -63,11 +83,13 @@ def test_memory_adds_up() -> None:
 
 def test_options_show_and_the_key_does_not() -> None:
     found = record(
+        *("--default-thinking-budget", "17"),
         *("--api-key", "s3cret", "--no-thinking", "--default-max-tokens", "auto", "--kv-capacity", "auto"),
         *("--temperature", "0.5", "--request-log-jsonl", "log"),
     )
     assert found["server"]["api_key_configured"] is True
     assert found["server"]["default_thinking"] is False
+    assert found["server"]["default_thinking_budget"] == 17
     assert found["server"]["default_output_tokens"] == "auto"
     assert found["server"]["request_log_jsonl"] == "log"
     assert found["engine"]["kv_capacity_mode"] == "auto"

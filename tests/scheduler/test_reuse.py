@@ -6,6 +6,8 @@ import pytest
 
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
+from ninfer.scheduler.reuse import WAYS
+from ninfer.scheduler.statistics import reuse_counts
 from ninfer.scheduler.transitions import LaneState, RequestState
 from ninfer.step import CaptureState, LoadPages, PageMapping, ParkPages, RestoreState
 from ninfer.types import Marks
@@ -29,6 +31,9 @@ def test_the_next_turn_goes_on_in_its_lane_from_where_the_last_has_ended(steps_a
     assert server.tokens_read == 200 + 68
     totals = server.machine.statistics().totals
     assert (totals.reused_tokens, dict(totals.reuse)["append_frontier"]) == (192, 1)
+    counts = reuse_counts(totals)
+    assert counts.keys() == {*WAYS, "host_restore"}
+    assert (counts["append_frontier"], counts["full_reset"], counts["host_restore"]) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(("folds_late", "expected"), [(False, 192), (True, 128)])
