@@ -118,6 +118,7 @@ class HttpSettings:
     stats_port     of a second listener that has ``/stats`` alone; 0 is none
     api_keys       any of them opens the server; none is needed if there is none
     api_key_file   more of them, read at the start
+    web_dir        folder whose files are served where no route is, instead of the page of ours
     """
 
     host: str = "127.0.0.1"
@@ -128,6 +129,7 @@ class HttpSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     cors: bool = False
+    web_dir: Path | None = None
     model_id: str | None = None
     max_request_bytes: int = 384 * MIB
     response_store_max_records: int = 1024

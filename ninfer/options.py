@@ -47,7 +47,6 @@ KV_DTYPES_TO_COME = ("fp8", "rk8v4", "rk4v4", "nvfp4", "k8v4", "rk4v4-e8", "rk2v
 # Options of the contract (18.1 to 18.5, 18.9) whose parts this build lacks.
 TO_COME = frozenset(
     """
-    --web-dir
     --cuda-graph-allowance-mib --devices --stage-layers --kv-affinity-burst --kv-affinity-grace-ms --yarn-factor
     --gdn-state-fp16 --embedding-q4 --embedding-q6 --lm-head-q4 --lm-head-q6 --mtp-experts-q4 --mlp-a8-decode
     --no-prefill-a8 --prefill-cublas --no-prefill-cublas-projections
@@ -192,6 +191,7 @@ OPTIONS: dict[str, _Option] = {
     "--tls-cert": _Option("FILE", "PEM certificate; with --tls-key", _path),
     "--tls-key": _Option("FILE", "PEM private key; with --tls-cert", _path),
     "--cors": _Option("", "let web pages of any origin call the server"),
+    "--web-dir": _Option("DIR", "serve the files of this folder, with its index.html at /", _path),
     "--model-id": _Option("ID", "public model id (the artifact's name)", _text),
     "--max-request-mib": _Option("N", "largest request body (384)", _integer(1)),
     "--response-store-max-records": _Option("N", "stored responses (1024)", _integer(1)),
@@ -428,6 +428,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
             tls_cert=values.get("--tls-cert"),
             tls_key=values.get("--tls-key"),
             cors="--cors" in values,
+            web_dir=values.get("--web-dir"),
             model_id=values.get("--model-id"),
             max_request_bytes=values.get("--max-request-mib", 384) * MIB,
             response_store_max_records=values.get("--response-store-max-records", 1024),

@@ -30,6 +30,7 @@ from ninfer.actors.system import System
 from ninfer.api.app import create_app, create_stats_app
 from ninfer.api.operations import Operations
 from ninfer.api.service import Service
+from ninfer.api.web import WebFolder
 from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.constraints.compiler import Compiler
@@ -73,7 +74,9 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         if settings.default_artifact:
             log.info("no model was named: this is the embedded one, small and good at few things (README)")
         settings = replace(settings, engine=_engine_settings(settings), http=with_keys(settings.http))
-        server_config(settings.http)  # what is wrong with it is said now
+        server_config(settings.http)  # what is wrong with it is said now, and with the folder too
+        if settings.http.web_dir is not None:
+            WebFolder(settings.http.web_dir)
         stats_listener = None
         if settings.http.stats_port:
             stats_listener = open_things.enter_context(bind_socket(settings.http.host, settings.http.stats_port))

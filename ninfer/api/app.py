@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import orjson
 import structlog
 from quart import Quart, Response, request
-from werkzeug.exceptions import HTTPException, MethodNotAllowed, RequestEntityTooLarge
+from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound, RequestEntityTooLarge
 
 from ninfer.actors.gateway import NOT_YET, Gateway
 from ninfer.api.chat import chat_completion
@@ -23,6 +23,7 @@ from ninfer.api.preparation import Model
 from ninfer.api.responses_routes import add_responses
 from ninfer.api.service import Service
 from ninfer.api.text_routes import add_texts
+from ninfer.api.web import Found, WebFolder, add_web_folder
 from ninfer.config import HttpSettings
 from ninfer.errors import ModelNotFound, NinferError, RequestTooLarge
 from ninfer.scheduler.transitions import Lifecycle
@@ -37,6 +38,10 @@ def create_app(service: Service, operations: Operations) -> Quart:
     """The ASGI application over one gateway."""
     settings, gateway = operations.settings.http, service.gateway
     app = _bare_app(settings, gateway)
+    if settings.web_dir is None:
+        add_dashboard(app)
+    else:
+        _answer_unrouted(app, add_web_folder(app, WebFolder(settings.web_dir)))
 
     @app.get("/health")
     async def health() -> Response:
@@ -73,7 +78,6 @@ def create_app(service: Service, operations: Operations) -> Quart:
     add_texts(app, service, _body)
     add_operations(app, operations, gateway, service.unix_time)
     add_events(app, service.request_log.feed)
-    add_dashboard(app)
     add_openapi(app)
     return app
 
@@ -110,6 +114,14 @@ def _bare_app(settings: HttpSettings, gateway: Gateway) -> Quart:
 
     app.asgi_app = Edge(app.asgi_app, settings, lambda: gateway.lifecycle in NOT_YET)  # type: ignore[method-assign,assignment,arg-type]
     return app
+
+
+def _answer_unrouted(app: Quart, found: Found) -> None:
+    """Let `found` answer where no route does, if it can."""
+
+    @app.errorhandler(NotFound)
+    async def unrouted(error: NotFound) -> Response:
+        return await found() or _fault(_routing_fault(error))
 
 
 async def _body() -> bytes:
