@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ninfer.artifact.container import Artifact
 from ninfer.config import EngineSettings, Settings
 from ninfer.constraints.compiler import Compiler
 from ninfer.engine.available import available_bytes
+from ninfer.engine.devices import gpu_identity
 from ninfer.engine.layouts import Specs
 from ninfer.engine.loading import bind_for, layout_of, load_engine
 from ninfer.engine.plan import MemoryPlan, plan_memory
@@ -83,6 +85,23 @@ def _template(bound: BoundArtifact, file: Path | None) -> str:
             raise StartupError(f"--chat-template {file} cannot be read: {error.strerror}") from None
     resource = bound.optional_resource("text", "chat_template.jinja")
     return template_source(resource) if resource is not None else builtin_source("qwen3_8")
+
+
+def environment_of(device: str) -> dict[str, object]:
+    """What a process runs on: versions, and the GPU if `device` is one, which has to be set up (serving spec, 16.4)."""
+    gpu = gpu_identity(torch.device(device))
+    major, minor = gpu.capability if gpu is not None else (None, None)
+    return {
+        "device": device,
+        "gpu_name": gpu.name if gpu is not None else None,
+        "gpu_uuid": gpu.uuid if gpu is not None else None,
+        "total_device_memory_bytes": gpu.memory_bytes if gpu is not None else None,
+        "compute_capability_major": major,
+        "compute_capability_minor": minor,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda_runtime": torch.version.cuda,
+    }
 
 
 def settle_memory() -> None:

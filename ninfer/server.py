@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import secrets
 import signal
 import socket
@@ -43,11 +42,13 @@ from ninfer.requestlog.records import Guessing, Picture
 from ninfer.requestlog.start import StartFacts, server_start
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.records import EngineRecord
+from ninfer.sensors import ReadSensors, sensors_of
 from ninfer.served import (
     Builder,
     Served,
     builder_of,
     disk_folder,
+    environment_of,
     open_served,
     settle_memory,
     slot_folder,
@@ -212,9 +213,10 @@ class HttpTask:
 
 @dataclass(slots=True)
 class _Learnt:
-    """What a start has found out; None before the server is ready."""
+    """What a start has found out; nothing before the server is ready."""
 
     facts: StartFacts | None = None
+    read_gpu: ReadSensors = field(default_factory=sensors_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +263,8 @@ class Server:
         may_listen, stopped = anyio.Event(), anyio.Event()
         async with anyio.create_task_group() as tasks:
             await tasks.start(self._stop_on_signals, system)
-            operations = Operations(settings, model, service.observed, lambda: self.learnt.facts)
+            learnt = self.learnt
+            operations = Operations(settings, model, service.observed, lambda: learnt.facts, lambda: learnt.read_gpu())
             http = [HttpTask(create_app(service, operations), self.listener, server_config(settings.http), stopped)]
             if self.stats_listener is not None:
                 stats = create_stats_app(service, operations)
@@ -302,6 +305,7 @@ class Server:
         for line in plan.table().splitlines():
             log.info(line)
         directory = bound.artifact.directory
+        environment = environment_of(settings.engine.device)
         tensors = sum(hasattr(stored, "format") for stored in directory.objects)
         facts = StartFacts(
             public_id=model.public_id,
@@ -320,9 +324,10 @@ class Server:
             headroom_bytes=plan.headroom,
             thinks_by_default=model.template.traits.thinks_by_default,
             presets={"thinking": asdict(model.presets.thinking), "non_thinking": asdict(model.presets.non_thinking)},
-            environment={"device": settings.engine.device, "python": platform.python_version()},
+            environment=environment,
         )
-        self.learnt.facts = facts
+        uuid = environment["gpu_uuid"]
+        self.learnt.facts, self.learnt.read_gpu = facts, sensors_of(str(uuid) if uuid is not None else None)
         self.request_log.write("server_start", server_start(settings, facts))
         kind = " (the embedded model)" if settings.default_artifact else ""
         scripted = f" engine=scripted script={settings.script}" if settings.script is not None else ""

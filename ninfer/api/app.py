@@ -76,7 +76,7 @@ def create_app(service: Service, operations: Operations) -> Quart:
         return Response(b"", content_type="application/json")  # agents ask whether anybody is there
 
     add_texts(app, service, _body)
-    add_operations(app, operations, gateway, service.unix_time)
+    add_operations(app, operations, gateway, service.request_log, service.unix_time)
     add_events(app, service.request_log.feed)
     add_openapi(app)
     return app

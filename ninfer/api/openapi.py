@@ -76,6 +76,7 @@ DESCRIBED: Mapping[tuple[str, str], Described] = {
     ("GET", "/slots"): Described("The lanes", answer=list[operations.Slot]),
     ("GET", "/requests/{name}"): Described("What happened to a request so far", answer=operations.RequestTimeline),
     ("GET", "/stats"): Described("Counters and gauges", answer=operations.Stats),
+    ("GET", "/telemetry"): Described("Everything of this moment", answer=operations.Telemetry),
     ("GET", "/props"): Described("Properties of the server", answer=operations.Props),
     ("GET", "/v1/load"): Described("Load of the server", answer=operations.Load),
     ("GET", "/events"): Described("The request log as it is written", text="text/event-stream"),

@@ -26,13 +26,15 @@ Record = dict[str, object]
 class Operations:
     """What the documents are made of.
 
-    facts   what was learnt while starting; None before the server is ready
+    facts       what was learnt while starting; None before the server is ready
+    read_gpu    what the sensors of the GPU show; blocks
     """
 
     settings: Settings
     model: Model
     observed: Observed
     facts: Callable[[], StartFacts | None]
+    read_gpu: Callable[[], Record]
 
 
 def slots(
@@ -189,6 +191,11 @@ def props(operations: Operations) -> Record:
     }
 
 
+def uptime(ready_at: float | None, unix_time: float) -> float:
+    """Seconds since the server became ready."""
+    return max(0.0, unix_time - ready_at) if ready_at is not None else 0.0
+
+
 def load(
     operations: Operations, statistics: SchedulerStatistics, kept: Kept, ready_at: float | None, unix_time: float
 ) -> Record:
@@ -199,7 +206,7 @@ def load(
     return {
         "object": "ninfer.load",
         "model": operations.model.public_id,
-        "uptime_seconds": max(0.0, unix_time - ready_at) if ready_at is not None else 0.0,
+        "uptime_seconds": uptime(ready_at, unix_time),
         "capacity": {
             "max_concurrency": scheduler.lanes,
             "max_pending_requests": scheduler.max_pending,

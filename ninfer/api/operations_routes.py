@@ -1,12 +1,14 @@
-"""The routes of operators and monitors (serving spec, 4.4 to 4.9). None of them waits for the device."""
+"""The routes of operators and monitors (serving spec, 4.4 to 4.10). None of them waits for the device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import orjson
+from anyio import move_on_after, to_thread
 from quart import Quart, Response, request
 
+from ninfer import sensors
 from ninfer.actors.gateway import Gateway
 from ninfer.api import operations as documents
 from ninfer.api.exposition import CONTENT_TYPE
@@ -14,9 +16,13 @@ from ninfer.api.metrics import metrics
 from ninfer.api.operations import Operations
 from ninfer.api.requests import request_timeline
 from ninfer.api.slots import act_on_slot
+from ninfer.api.telemetry import telemetry
+from ninfer.requestlog.writer import RequestLog
 
 
-def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_time: Callable[[], float]) -> None:
+def add_operations(
+    app: Quart, operations: Operations, gateway: Gateway, request_log: RequestLog, unix_time: Callable[[], float]
+) -> None:
     """Add them to the application; `unix_time` is the wall clock in seconds."""
 
     add_stats(app, operations, gateway, unix_time)
@@ -44,6 +50,17 @@ def add_operations(app: Quart, operations: Operations, gateway: Gateway, unix_ti
             gateway, slot, action, body, lanes=settings.scheduler.lanes, enabled=settings.slot_folder is not None
         )
         return _json(answer)
+
+    async def gpu() -> documents.Record:
+        with move_on_after(sensors.SECONDS):
+            return await to_thread.run_sync(operations.read_gpu, abandon_on_cancel=True)
+        return sensors.unavailable("the sensors do not answer")
+
+    @app.get("/telemetry")
+    async def read_telemetry() -> Response:
+        seen, views = await gpu(), await gateway.describe_slots()
+        now = gateway.statistics(), gateway.kept(), views, seen, request_log, gateway.ready_at, unix_time()
+        return _json(telemetry(operations, *now))
 
     @app.get("/props")
     async def read_props() -> Response:

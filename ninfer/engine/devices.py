@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -45,6 +45,24 @@ def settle_device(device: torch.device) -> int:
 def gpu_name(device: torch.device) -> str | None:
     """What a GPU's driver calls it; None for the processor."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """A GPU as CUDA knows it; `uuid` is without a prefix."""
+
+    name: str
+    uuid: str
+    memory_bytes: int
+    capability: tuple[int, int]
+
+
+def gpu_identity(device: torch.device) -> GpuIdentity | None:
+    """Which GPU it is; None for the processor."""
+    if device.type != "cuda":
+        return None
+    found = torch.cuda.get_device_properties(device)
+    return GpuIdentity(found.name, str(found.uuid), found.total_memory, (found.major, found.minor))
 
 
 def chunk_policy(short_chunk_products: str, gpu: str | None) -> Policy:

@@ -23,6 +23,7 @@ class RequestLog:
     """Appends records; a write failure disables it with one error line and never fails a request.
 
     feed        tells watchers of every record, whether there is a file or not
+    instance_id of the process, in every record
     path        None for no log
     max_bytes   a write that reaches it rotates; 0 is never
     keep        rotated files to keep, ``.1`` the newest; 0 deletes instead
@@ -39,7 +40,7 @@ class RequestLog:
         keep: int = 4,
     ) -> None:
         self._path = path
-        self._instance_id = instance_id
+        self.instance_id = instance_id
         self._unix_time = unix_time
         self._max_bytes = max_bytes
         self._keep = keep
@@ -51,6 +52,11 @@ class RequestLog:
                 self._file = path.open("ab")
             except OSError as error:
                 raise StartupError(f"--request-log-jsonl {path} cannot be opened: {error.strerror}") from None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether there is a file, and it takes what is written."""
+        return self._file is not None
 
     def write(self, event: str, record: Record) -> None:
         """Append one record; ``server_start`` is repeated as the first line after each rotation."""
@@ -79,7 +85,7 @@ class RequestLog:
             "schema_version": SCHEMA_VERSION,
             "event": event,
             "timestamp_unix_ms": int(self._unix_time() * 1000),
-            "server_instance_id": self._instance_id,
+            "server_instance_id": self.instance_id,
             **record,
         }
 

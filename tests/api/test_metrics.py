@@ -12,7 +12,7 @@ from ninfer.api.operations import Operations, load, stats
 from ninfer.config import SchedulerSettings, Settings
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.statistics import KeptView
-from tests.support.http import FACTS, UNIX_TIME, model
+from tests.support.http import FACTS, NO_GPU, UNIX_TIME, model
 
 COUNTS = KeptView(
     host_pages=40,
@@ -44,7 +44,7 @@ COUNTS = KeptView(
 KEPT = Kept(page_bytes=1000, image_bytes=50_000, park_s=0.5, load_s=0.25)
 SETTINGS = SchedulerSettings(max_shared_prefixes=6)
 STATISTICS = replace(Scheduler(SETTINGS).statistics(), kept=COUNTS)
-OPERATIONS = Operations(Settings(Path("tiny.ninfer"), scheduler=SETTINGS), model(), Observed(), lambda: FACTS)
+OPERATIONS = Operations(Settings(Path("tiny.ninfer"), scheduler=SETTINGS), model(), Observed(), lambda: FACTS, NO_GPU)
 
 
 def test_the_series_of_what_is_kept() -> None:

@@ -206,6 +206,7 @@ async def test_answers_are_what_the_document_says() -> None:
         ("GET", "/slots", None, list[operations.Slot]),
         ("GET", "/stats", None, operations.Stats),
         ("GET", "/props", None, operations.Props),
+        ("GET", "/telemetry", None, operations.Telemetry),
         ("POST", "/v1/chat/completions", ask(), chat.ChatCompletion),
         ("GET", "/v1/load", None, operations.Load),
         ("POST", "/v1/messages", conversation, messages.Message),

@@ -19,7 +19,7 @@ from ninfer.errors import DeviceFault
 from ninfer.scheduler.statistics import SchedulerStatistics
 from ninfer.version import VERSION
 from tests.support.engines import FakeEngine
-from tests.support.http import FACTS, MODEL_ID, UNIX_TIME, Served, ask, model, served, settle
+from tests.support.http import FACTS, MODEL_ID, NO_GPU, UNIX_TIME, Served, ask, model, served, settle
 from tests.support.system import TOKENIZER
 
 pytestmark = pytest.mark.asyncio
@@ -285,13 +285,13 @@ async def test_props() -> None:
 )
 async def test_props_follow_the_flags(generation: GenerationSettings, expected: dict[str, object]) -> None:
     settings = Settings(artifact=Path("x"), generation=generation)
-    found = documents.props(Operations(settings, model(), Observed(), lambda: FACTS))
+    found = documents.props(Operations(settings, model(), Observed(), lambda: FACTS, NO_GPU))
     inner = found["default_generation_settings"]
     assert isinstance(inner, dict)
     assert {name: inner["params"][name] for name in expected} == expected
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/slots", "/stats", "/props", "/v1/load"])
+@pytest.mark.parametrize("path", ["/metrics", "/slots", "/stats", "/props", "/telemetry", "/v1/load"])
 async def test_operators_need_the_key_and_wait_for_the_model(path: str) -> None:
     async with served(http=HttpSettings(api_keys=("k",))) as state:
         assert (await state.app.test_client().get(path)).status_code == 401

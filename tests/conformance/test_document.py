@@ -42,5 +42,5 @@ def test_answers_are_those_of_the_document(tmp_path: Path) -> None:
         server.process.terminate()
         server.end()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Tested: 25" in done.stdout, done.stdout
+    assert "Tested: 26" in done.stdout, done.stdout
     assert "a request failed" not in server.console

@@ -7,7 +7,7 @@ import logging
 import pytest
 import torch
 
-from ninfer.engine.devices import chunk_policy, gpu_name
+from ninfer.engine.devices import chunk_policy, gpu_identity, gpu_name
 from ninfer.kernels.low_bit_linear.chunk_route import DEFAULT, Choice, Policy
 
 
@@ -30,4 +30,5 @@ def test_nothing_is_said_where_it_makes_no_difference(
 
 
 def test_the_processor_has_no_name() -> None:
+    assert gpu_identity(torch.device("cpu")) is None
     assert gpu_name(torch.device("cpu")) is None

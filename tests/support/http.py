@@ -22,6 +22,7 @@ from ninfer.constraints.compiler import Compiler
 from ninfer.requestlog.start import StartFacts
 from ninfer.requestlog.writer import RequestLog
 from ninfer.scheduler.transitions import DeviceState
+from ninfer.sensors import ReadSensors, sensors_of
 from ninfer.text.template import ChatTemplate, builtin_source
 from ninfer.tracing import Ended
 from tests.support.engines import FakeEngine
@@ -30,6 +31,7 @@ from tests.support.system import TOKENIZER, Running, running
 MODEL_ID = "tiny/model"
 TEMPLATE = ChatTemplate(builtin_source("qwen3_8"), tuple(TOKENIZER.control_ids))
 UNIX_TIME = 1_790_000_000.0
+NO_GPU = sensors_of()
 FACTS = StartFacts(
     public_id=MODEL_ID,
     artifact_path="tiny.ninfer",
@@ -95,6 +97,7 @@ async def served(
     keep_alive_comment_s: float = 5.0,
     the_model: Model | None = None,
     trace: Callable[[Ended], None] | None = None,
+    read_gpu: ReadSensors = NO_GPU,
 ) -> AsyncIterator[Served]:
     async with running(scheduler, engine=engine or says("</think>\n\nHello."), serving=serving) as state:
         limits = scheduler or SchedulerSettings()
@@ -115,7 +118,7 @@ async def served(
             generation=service.generation,
             scheduler=scheduler or SchedulerSettings(prefix_reuse=False),  # what is reused has tests of its own
         )
-        operations = Operations(settings, service.model, service.observed, lambda: FACTS)
+        operations = Operations(settings, service.model, service.observed, lambda: FACTS, read_gpu)
         try:
             yield Served(create_app(service, operations), state, log, log_path)
         finally:

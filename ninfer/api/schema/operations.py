@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from ninfer.api.schema.common import Json
 
@@ -108,6 +108,62 @@ class Stats(Struct):
     host_kv: Json
     memory: Json
     load: Json
+
+
+class Gpu(Struct):
+    """What the sensors of the GPU show; null is what it has no sensor for."""
+
+    available: bool
+    name: str | None
+    uuid: str | None
+    driver_version: str | None
+    temperature_c: int | None
+    fan_percent: int | None
+    power_watts: float | None
+    power_limit_watts: float | None
+    utilization_gpu_percent: int | None
+    utilization_memory_percent: int | None
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    throttle_reasons: list[str]
+    error: str | UnsetType = UNSET
+
+
+class TelemetrySlot(Struct):
+    """One lane; `checkpoints` counts them."""
+
+    processing: bool
+    retained: bool
+    prompt_tokens: int
+    cached_tokens: int
+    session_digest: str
+    checkpoints: int
+
+
+class Events(Struct):
+    """Who is told of requests."""
+
+    jsonl_enabled: bool
+    subscribers: int
+
+
+class Telemetry(Struct):
+    """Everything of this moment."""
+
+    timestamp_unix_ms: int
+    server_instance_id: str
+    uptime_seconds: float
+    attached: bool
+    model_id: str
+    gpu: Gpu
+    scheduler: dict[str, int | float]
+    counters: Json
+    cache: Json
+    slots: list[TelemetrySlot]
+    memory: Json
+    events: Events
 
 
 class Props(Struct):
