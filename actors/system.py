@@ -36,7 +36,7 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.transitions import LaneState
-from ninfer.speculation.copying import CopyRules
+from ninfer.speculation.copying import DEFAULT_MIN_MATCH, CopyRules
 from ninfer.text.tokenizer import Tokenizer
 
 # The status of a process that ends because one of the scheduler's own rules was broken.
@@ -59,6 +59,7 @@ class System:
         names: BlockNames | None = None,
         slots: SlotFolder | None = None,
         disk: SlotFolder | None = None,
+        copy_min_match: int = DEFAULT_MIN_MATCH,
     ) -> None:
         self._clock = clock if clock is not None else LoopClock()
         self._builder = builder
@@ -77,7 +78,8 @@ class System:
             LaneActor(lane, tokenizer, self._masks, self._tell, speculates=settings.guesses > 0)
             for lane in range(settings.lanes)
         ]
-        copying = CopyRules(barriers=frozenset(tokenizer.control_ids.values())) if settings.copied_tokens else None
+        barriers = frozenset(tokenizer.control_ids.values())
+        copying = CopyRules(copy_min_match, barriers) if settings.copied_tokens else None
         names = names if names is not None else BlockNames(secrets.token_bytes(32))
         ledgers = Ledgers(settings.lanes, names, copying)
         steps = (self._device, self.lanes, ledgers, self._masks, event_log, self._clock, self._tell)

@@ -180,6 +180,7 @@ class Settings:
 
     default_artifact   no model was named, and the embedded one is meant
     script             what the scripted engine says; None is the real engine
+    copy_min_match     tokens that have to have stood before, for guesses copied from the text that they began
     """
 
     artifact: Path
@@ -188,6 +189,7 @@ class Settings:
     slot_folder: Path | None = None
     disk_folder: Path | None = None
     script: Path | None = None
+    copy_min_match: int = 12
     engine: EngineSettings = field(default_factory=EngineSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

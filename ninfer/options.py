@@ -243,6 +243,9 @@ OPTIONS: dict[str, _Option] = {
     "--ngram-draft-tokens": _Option(
         "N", "guess that text which repeats goes on as before, up to so many, 0..15 (0)", _integer(0, MOST_DRAFTS)
     ),
+    "--ngram-min-match": _Option(
+        "N", "tokens that have to repeat for such a guess, 4..64 (12); with --ngram-draft-tokens", _integer(4, 64)
+    ),
     "--slot-save-path": _Option("DIR", "folder of session files; turns slot actions on", _path),
     "--auto-save-evicted": _Option("", "write a session back to its slot file before it is displaced"),
     "--default-max-tokens": _Option("N|auto", "output limit if a request names none (8192)", _or_auto(_integer(1))),
@@ -360,6 +363,8 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
     if "--spec" in values and "--script" in values:
         raise OptionError("--spec needs a model, which --engine scripted does without")
     own, copied = _drafts(values), values.get("--ngram-draft-tokens", 0)
+    if "--ngram-min-match" in values and not copied:
+        raise OptionError("--ngram-min-match needs --ngram-draft-tokens")
     reuse = "--no-prefix-reuse" not in values
     for name in ("--turn-checkpoints", "--max-shared-prefixes", "--host-kv-cache-mib", "--disk-kv-cache-mib"):
         if not reuse and values.get(name):
@@ -379,6 +384,7 @@ def _settings(artifact: str | None, values: Mapping[str, Any], argv: Sequence[st
         default_artifact=artifact is None,
         chat_template=values.get("--chat-template"),
         script=values.get("--script"),
+        copy_min_match=values.get("--ngram-min-match", 12),
         slot_folder=values.get("--slot-save-path"),
         disk_folder=values.get("--disk-kv-cache-dir"),
         engine=EngineSettings(

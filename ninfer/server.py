@@ -245,6 +245,7 @@ class Server:
             time.time,
             slots=slot_folder(self.served, settings),
             disk=disk_folder(self.served, settings),
+            copy_min_match=settings.copy_min_match,
         )
         # Asked for now, because the file may be gone once it is loaded.
         artifact_bytes = settings.artifact.stat().st_size

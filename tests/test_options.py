@@ -19,6 +19,7 @@ from ninfer.options import (
     redacted,
     usage,
 )
+from ninfer.speculation.copying import DEFAULT_MIN_MATCH
 
 
 def test_nothing_given_is_the_documented_defaults() -> None:
@@ -133,6 +134,9 @@ def test_values_reach_the_tree() -> None:
         ("--draft-tokens 3", "--draft-tokens needs --spec"),
         ("--lm-head-draft", "--lm-head-draft needs --spec"),
         ("--ngram-draft-tokens 16", "must be in 0..15"),
+        ("--ngram-draft-tokens 3 --ngram-min-match 3", "must be in 4..64"),
+        ("--ngram-min-match 4", "--ngram-min-match needs --ngram-draft-tokens"),
+        ("--ngram-min-match 4 --ngram-draft-tokens 0", "--ngram-min-match needs --ngram-draft-tokens"),
         ("--log-level loud", "must be one of trace"),
     ],
 )
@@ -160,6 +164,11 @@ def test_guesses(line: str, engine: tuple[object, ...], scheduler: tuple[object,
     assert (told.drafter, told.draft_tokens, told.draft_head) == engine
     rules = settings.scheduler
     assert (rules.steps_ahead, rules.draft_tokens, rules.copied_tokens, rules.adaptive_drafts) == scheduler
+
+
+def test_how_much_has_to_repeat_for_a_guess() -> None:
+    assert parse([]).copy_min_match == DEFAULT_MIN_MATCH
+    assert parse(["--ngram-draft-tokens", "3", "--ngram-min-match", "64"]).copy_min_match == 64
 
 
 @pytest.mark.parametrize("name", sorted(TO_COME))

@@ -155,6 +155,25 @@ async def test_a_strict_engine_says_the_same_words_however_many_come_at_once(way
     assert drafted > 100
 
 
+@pytest.mark.parametrize(("beyond", "copies"), [(-20, True), (0, True), (1, False)])
+async def test_guesses_are_copied_from_behind_as_many_tokens_as_were_asked_for(beyond: int, *, copies: bool) -> None:
+    """The answer is the prompt again, whose tokens are all different."""
+    letters = [chr(number) for number in range(97, 97 + 26)]
+    random.Random(3).shuffle(letters)
+    request = request_for("".join(letters))
+    ids = request.prompt_ids
+    assert len(set(ids)) == len(ids) > 20
+    settings = SchedulerSettings(steps_ahead=0, copied_tokens=3, prefix_reuse=False)
+    engine = FakeEngine(list)
+    async with running(settings, engine=engine, copy_min_match=len(ids) + beyond) as state:
+        ticket = await state.system.gateway.arrive()
+        await ticket.submit(replace(request, identity=PromptIdentity.of(ticket.names, ids)))
+        assert content(await collect(ticket.replies)) == "".join(letters)
+        await ticket.release()
+        totals = state.system.machine.statistics().totals
+    assert (totals.copied_tokens > 0) is copies
+
+
 async def said(settings: SchedulerSettings, *, folds_late: bool) -> tuple[list[tuple[str, FinishReason]], int]:
     """The answers to a seeded crowd, and how many guesses there were."""
     source = random.Random(11)

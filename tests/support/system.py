@@ -15,6 +15,7 @@ from ninfer.actors.system import System
 from ninfer.artifact.frontend import small_frontend
 from ninfer.config import SchedulerSettings
 from ninfer.scheduler.transitions import Lifecycle
+from ninfer.speculation.copying import DEFAULT_MIN_MATCH
 from ninfer.text.output import ContentDelta
 from ninfer.text.tokenizer import Tokenizer
 from ninfer.types import Sampling
@@ -81,6 +82,7 @@ async def running(
     slots: SlotFolder | None = None,
     disk: SlotFolder | None = None,
     serving: bool = True,
+    copy_min_match: int = DEFAULT_MIN_MATCH,
 ) -> AsyncIterator[Running]:
     """A system that serves (unless told not to wait for it), stopped at the end."""
     engine = engine if engine is not None else FakeEngine(echo)
@@ -95,6 +97,7 @@ async def running(
         unix_time=lambda: 1_790_000_000.0,
         slots=slots,
         disk=disk,
+        copy_min_match=copy_min_match,
     )
     state = Running(system, engine, builder)
 
