@@ -36,6 +36,7 @@ def _limits() -> LLParserLimits:
         step_lexer_fuel=2_000_000,
         step_max_items=2_000_000,
         max_lexer_states=250_000,
+        max_items_in_row=65_000,
         verbose_errors=False,
     )
 
@@ -159,6 +160,11 @@ def _build(constraint: Constraint, vocabulary: Vocabulary, source: str) -> LLMat
     return grammar
 
 
+# What the library says of limits of its own, and what that means.
+_REASONS = (
+    ("recursion limit exceeded", "the schema is nested too deeply"),
+    ("panic: ", "the grammar is too large"),
+)
 _PLACE = re.compile(r"at (\d+)\(\d+\): ")
 
 
@@ -167,6 +173,9 @@ def _failed(constraint: Constraint, error: str, source: str) -> RequestRejected:
     place = _PLACE.match(first)
     line = int(place.group(1)) if place is not None else 0
     what = first[place.end() :] if place is not None else first
+    for sign, reason in _REASONS:
+        if sign in what:
+            return _refused(constraint, reason, line, source)
     return _refused(constraint, what.removeprefix("failed to compile JSON schema: "), line, source)
 
 

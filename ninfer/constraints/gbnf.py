@@ -17,7 +17,7 @@ from ninfer.constraints.gbnf_nodes import Characters, Choice, Node, Reference, R
 from ninfer.constraints.regex import REPEAT_MAX
 
 # A grammar without recursion that grows beyond it when its rules are put into each other is kept as rules.
-_EXPANDED_MAX = 200_000
+_EXPANDED_MAX = 2_000_000
 _NESTING_MAX = 100
 _HEX = "0123456789abcdefABCDEF"
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-", "^": "^"}

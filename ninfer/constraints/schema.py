@@ -7,7 +7,8 @@ it does not know. What comes out says the same without annotations, with pattern
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from ninfer.constraints.regex import BadRegex, search
 from ninfer.errors import RequestRejected
@@ -95,7 +96,7 @@ class _Document:
                 self._is_draft_07 = known
         found = self._node(self._schema, "", 0, frozenset())
         self._check_cycles(found)
-        return found
+        return _without_endless(found)
 
     def _node(self, schema: object, at: str, depth: int, declared: frozenset[str]) -> object:
         """One schema. `declared` are the properties that the schemas have that apply to the same value."""
@@ -249,6 +250,67 @@ def _all_nodes(root: object) -> list[object]:
                 found += branches
         found += [node[name] for name in ("items", "additionalProperties") if name in node]
     return found
+
+
+def _without_endless(root: object) -> object:
+    """The schema without what every value of would hold another value of, and so on: none of them has an end, and the
+    library would write one for ever.
+    """
+    # What stands deeper comes last, so that a schema without recursion takes one pass.
+    nodes = [node for node in reversed(_all_nodes(root)) if isinstance(node, dict)]
+    ends: set[int] = set()
+    grown = True
+    while grown:
+        grown = False
+        for node in nodes:
+            if id(node) not in ends and _may_end(root, node, ends):
+                ends.add(id(node))
+                grown = True
+    if isinstance(root, dict) and id(root) not in ends:
+        raise SchemaError(UNSATISFIABLE, "no value satisfies the schema: its recursion has no end")
+    if any(id(node) not in ends for node in nodes):
+        for node in nodes:
+            _cut(node, lambda part: isinstance(part, dict) and id(part) not in ends)
+    return root
+
+
+def _cut(node: dict[str, Any], is_endless: Callable[[object], bool]) -> None:
+    """Put what no value satisfies in place of what is endless."""
+    for holder in (node.get(name, {}) for name in ("properties", *_DEFINITIONS)):
+        holder.update({name: False for name, part in holder.items() if is_endless(part)})
+    for name in (*_BRANCHES, "prefixItems"):
+        if name in node:
+            node[name] = [False if is_endless(part) else part for part in node[name]]
+    node.update({name: False for name in ("items", "additionalProperties") if is_endless(node.get(name))})
+
+
+def _may_end(root: object, node: dict[str, Any], ends: set[int]) -> bool:
+    """Whether there may be a value of the schema, as far as `ends` are schemas of which there may be one."""
+
+    def has_end(part: object) -> bool:
+        return part is not False and (not isinstance(part, dict) or id(part) in ends)
+
+    if not all(any(has_end(branch) for branch in node[name]) for name in ("anyOf", "oneOf") if name in node):
+        return False
+    together = [*node.get("allOf", ()), *([resolve(root, node["$ref"])] if "$ref" in node else ())]
+    if not all(has_end(part) for part in together):
+        return False
+    if node.keys() & {"const", "enum"}:
+        return True
+    kinds = node.get("type", TYPES)
+    return any(_kind_may_end(kind, node, has_end) for kind in ([kinds] if isinstance(kinds, str) else kinds))
+
+
+def _kind_may_end(kind: str, node: dict[str, Any], has_end: Callable[[object], bool]) -> bool:
+    """The same of the values of one type."""
+    if kind == "object":
+        properties = node.get("properties", {})
+        return all(has_end(properties[name]) for name in node.get("required", ()) if name in properties)
+    if kind == "array":
+        first, least = node.get("prefixItems", ()), node.get("minItems", 0)
+        behind = (node.get("items", True),) if least > len(first) else ()
+        return all(has_end(part) for part in (*first[:least], *behind))
+    return True
 
 
 def _types(value: object, at: str) -> object:

@@ -20,7 +20,7 @@ from ninfer.constraints.matcher import Reading
 from ninfer.constraints.vocabulary import Vocabulary
 from ninfer.errors import RequestRejected
 from ninfer.text.tokenizer import Tokenizer
-from tests.constraints.vocabulary import TOKENIZER
+from tests.constraints.vocabulary import TOKENIZER, at
 
 COMPILER = Compiler(TOKENIZER)
 STRICT = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
@@ -53,6 +53,29 @@ def refused(constraint: Constraint) -> tuple[str | None, str | None]:
 )
 def test_a_schema_that_cannot_be_enforced_is_refused_at_its_place(schema: object, code: str, at: str) -> None:
     assert refused(Constraint(JsonAnswer(schema, "text.format.schema"))) == (code, f"text.format.schema{at}")
+
+
+def test_what_is_beyond_the_library_is_refused_in_our_words() -> None:
+    deep: object = {"type": "null"}
+    for _ in range(100):
+        deep = {"type": "object", "properties": {"a": deep}}
+    with pytest.raises(RequestRejected, match="nested too deeply") as error:
+        COMPILER.compile(Constraint(JsonAnswer(deep, "s")))
+    assert error.value.code == "unsupported_json_schema"
+    words = " | ".join(f'"word{n}"' for n in range(9000))
+    with pytest.raises(RequestRejected, match="g cannot be enforced: the grammar is too large") as error:
+        COMPILER.compile(Constraint(GrammarAnswer(f'root ::= "(" root ")" | {words}', "g")))
+    assert error.value.code == "invalid_grammar"
+
+
+def test_a_grammar_may_have_thousands_of_words() -> None:
+    words = " | ".join(f'"word{n}"' for n in range(8000))
+    assert at(Constraint(GrammarAnswer(f"root ::= {words}", "g")), "word7999", compiler=COMPILER).may_end
+
+
+def test_a_schema_without_a_value_is_unsatisfiable() -> None:
+    endless = {"type": "object", "properties": {"n": {"$ref": "#"}}, "required": ["n"]}
+    assert refused(Constraint(JsonAnswer(endless, "s"))) == ("unsatisfiable_json_schema", "s")
 
 
 def test_the_message_has_the_place_as_well() -> None:

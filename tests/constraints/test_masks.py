@@ -128,6 +128,21 @@ def test_what_is_written_under_a_schema_satisfies_it(seed: int) -> None:
     assert re.search(r"[\[{,:] ", re.sub(r'"(\\.|[^"\\])*"', '""', text)) is None, "separators are compact"
 
 
+def test_a_schema_may_have_a_thousand_properties_of_which_any_may_be_missing() -> None:
+    schema = {"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(1000)}}
+    matcher = at(json_answer(schema), '{"p3":12,"p997":3,"other":null}', compiler=COMPILER)
+    matcher.mask()
+    assert matcher.may_end
+
+
+def test_a_value_that_could_never_end_is_not_begun() -> None:
+    endless = {"type": "array", "items": {"$ref": "#/$defs/endless"}, "minItems": 1}
+    leaf = {"anyOf": [{"$ref": "#/$defs/endless"}, {"type": "null"}]}
+    schema = {"$defs": {"endless": endless}, "type": "object", "properties": {"a": endless, "b": leaf}}
+    compiled = COMPILER.compile(json_answer({**schema, "required": ["b"], "additionalProperties": False}))
+    assert {write(compiled.matcher(Reading()), seed) for seed in range(5)} == {'{"b":null}'}
+
+
 THINKING = Reading(opens_think=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ninfer.constraints.schema import INVALID, UNSUPPORTED, SchemaError, normalised
+from ninfer.constraints.schema import INVALID, UNSATISFIABLE, UNSUPPORTED, SchemaError, normalised
 
 OBJECT = {"type": "object", "additionalProperties": False}
 
@@ -76,6 +76,64 @@ def test_refused(schema: object, code: str, pointer: str) -> None:
 )  # fmt: skip
 def test_what_says_nothing_is_left_out(schema: object, becomes: object) -> None:
     assert normalised(schema) == becomes
+
+
+ENDLESS = {"properties": {"n": {"$ref": "#"}}, "required": ["n"], "type": "object"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        ENDLESS,
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 2},
+        {"$defs": {"a": {**ENDLESS, "properties": {"n": {"$ref": "#/$defs/a"}}}}, "$ref": "#/$defs/a"},
+        {"anyOf": [ENDLESS, {"type": "array", "items": {"$ref": "#"}, "minItems": 1}]},
+        {"allOf": [{"type": "object"}, ENDLESS]},
+        {"type": "object", "properties": {"a": {"oneOf": [{"$ref": "#"}]}, "b": True}, "required": ["a", "b"]},
+    ],
+    ids=str,
+)
+def test_recursion_without_an_end_is_refused(schema: object) -> None:
+    with pytest.raises(SchemaError, match="has no end") as refused:
+        normalised(schema)
+    assert (refused.value.code, refused.value.pointer) == (UNSATISFIABLE, "")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"n": {"$ref": "#"}}, "type": "object"},
+        {**ENDLESS, "type": ["object", "null"]},
+        {"properties": {"n": {"$ref": "#"}}, "required": ["n"]},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"type": "array", "prefixItems": [{"type": "null"}, {"$ref": "#"}], "minItems": 1},
+        {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 0},
+        {**ENDLESS, "properties": {"n": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}},
+        {**ENDLESS, "enum": [{"n": 1}]},
+    ],
+    ids=str,
+)
+def test_recursion_with_an_end_stays_as_it_is(schema: object) -> None:
+    assert normalised(schema) == schema
+
+
+def test_what_has_no_end_is_left_out_where_something_else_will_do() -> None:
+    endless = {"type": "array", "items": {"$ref": "#/$defs/e"}, "minItems": 1}
+    schema = {
+        "$defs": {"e": endless},
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/e"}, "b": {"anyOf": [endless, {"type": "null"}]}},
+        "required": ["b"],
+        "additionalProperties": {"$ref": "#/$defs/e"},
+    }
+    assert normalised(schema) == {
+        "$defs": {"e": False},
+        "type": "object",
+        "properties": {"a": False, "b": {"anyOf": [False, {"type": "null"}]}},
+        "required": ["b"],
+        "additionalProperties": False,
+    }
 
 
 def test_nesting_and_size_are_bounded() -> None:
