@@ -50,7 +50,7 @@ def _parser() -> Parser:
     add("--fork-at", type=int, default=10, metavar="N", help="the one behind which sub-agents work (10)")
     add("--agents", type=int, default=3, metavar="N", help="sub-agents at the same time (3)")
     add("--agent-turns", type=int, default=4, metavar="N", help="requests of each of them (4)")
-    add("--max-tokens", type=int, default=2048, metavar="N", help="limit of every answer; pages for it are kept (2048)")
+    add("--max-tokens", type=int, default=2048, metavar="N", help="limit of every answer (2048); 0: none is asked for")
     add("--seed", type=int, default=1, metavar="N", help="of all words and sizes (1)")
     add("--folds-late", action="store_true", help="plan as for an engine of a GPU, whose states follow a round later")
     add_output(parser)
@@ -178,7 +178,7 @@ def _request(
     agent: Agent, answer: Message, tools: Sequence[Message], model: Model, settings: Settings, most: int
 ) -> tuple[GenerationRequest, tuple[int, ...]]:
     """The prepared request, and the ids that it is answered: those which the template makes of the answer later."""
-    body = {"model": model.public_id, "tools": list(tools), "enable_thinking": False, "max_tokens": most}
+    body = {"model": model.public_id, "tools": list(tools), "enable_thinking": False, "max_tokens": most or None}
     asked = parse_chat({**body, "messages": agent.messages})
     thinking = resolve_request_thinking(asked, model, settings.generation)
     request = prepare(asked, thinking, model, settings.generation)

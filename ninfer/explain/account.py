@@ -67,23 +67,29 @@ class LaneChoice:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The promise of a lane and pages.
-
-    given_up_pages    taken from blocks that nobody used; `parked_pages` of them were copied to host memory
-    dropped_images    states that went with blocks
-    forgotten_lanes   whose sessions went with their blocks
-    passed            requests that stood in front in the queue
-    """
+    """The promise of a lane and pages; `passed` are requests that stood in front in the queue."""
 
     at: float
     lane: int
     pages: int
     choices: tuple[LaneChoice, ...]
-    given_up_pages: int
+    passed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What went for pages of one step.
+
+    pages             taken from blocks that nobody used; `parked_pages` of them were copied to host memory
+    dropped_images    states that went with blocks
+    forgotten_lanes   whose sessions went with their blocks
+    """
+
+    at: float
+    pages: int
     parked_pages: int
     dropped_images: int
     forgotten_lanes: tuple[int, ...]
-    passed: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,6 @@ class Begin:
     loaded_pages: int
     origins: tuple[Origin, ...]
     displaced: Displaced | None
-    forgotten_lanes: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -216,6 +221,7 @@ class Account:
     waits: list[Wait] = field(default_factory=list)
     admission: Admission | None = None
     begin: Begin | None = None
+    given_up: list[GivenUp] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     set_aside: list[SetAside] = field(default_factory=list)
     first_token: float | None = None

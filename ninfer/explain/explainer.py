@@ -17,12 +17,13 @@ from ninfer.explain.account import (
     End,
     Fate,
     Gap,
+    GivenUp,
     Origin,
     Ran,
     SetAside,
     Wait,
 )
-from ninfer.explain.witness import Admitted, Began, WitnessScheduler
+from ninfer.explain.witness import Admitted, Began, GaveUp, WitnessScheduler
 from ninfer.replay import Onlooker
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
@@ -72,6 +73,8 @@ class Explainer(Onlooker):
             self._note_admission(now, admitted)
         for began in machine.began:
             self._note_begin(now, began)
+        for gave_up in machine.gave_up:
+            self._note_given_up(now, gave_up)
         for command in commands:
             self._note_command(machine, now, command)
             if isinstance(event, ev.Arrived) and isinstance(command, cmd.Accept):
@@ -81,6 +84,7 @@ class Explainer(Onlooker):
             self._note_wait(self.account, self._at(now), machine.cause(self._request))
         machine.admitted.clear()
         machine.began.clear()
+        machine.gave_up.clear()
 
     def _meet(self, machine: WitnessScheduler, now: float, event: ev.Arrived, command: cmd.Accept) -> None:
         if self.account is None and self._wanted in (str(command.request_id), event.name):
@@ -252,10 +256,6 @@ class Explainer(Onlooker):
                 admitted.lane,
                 admitted.pages,
                 admitted.choices,
-                admitted.given_up_pages,
-                admitted.parked_pages,
-                admitted.dropped_images,
-                admitted.forgotten_lanes,
                 admitted.passed,
             )
 
@@ -278,9 +278,15 @@ class Explainer(Onlooker):
             began.loaded_pages,
             self._origins([node.digest for node in began.path], began.open),
             displaced,
-            began.forgotten_lanes,
         )
         self._session = began.session
+
+    def _note_given_up(self, now: float, gave_up: GaveUp) -> None:
+        if self._is_it(gave_up.request.id):
+            assert self.account is not None
+            self.account.given_up.append(
+                GivenUp(self._at(now), gave_up.pages, gave_up.parked, gave_up.images, gave_up.lanes)
+            )
 
     def _origins(self, digests: Sequence[str], block: OpenBlock | None) -> tuple[Origin, ...]:
         """Who read which part, neighbours of one request together."""
@@ -328,7 +334,7 @@ class Explainer(Onlooker):
             return "fault", None
         if isinstance(event, ev.SlotAsked) and event.lane == lane:
             return ("erased" if event.action == "erase" else "overwritten"), None
-        return "given up", machine.admitted[0].request.id if machine.admitted else None
+        return "given up", next((gave_up.request.id for gave_up in machine.gave_up if lane in gave_up.lanes), None)
 
 
 def _fate(began: Began) -> str:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ninfer.explain.account import FILE, Account, Admission, Begin, Cause, Chunk, End, Fate, Gap, Holder, LaneChoice
+from ninfer.explain.account import (
+    FILE,
+    Account,
+    Admission,
+    Begin,
+    Cause,
+    Chunk,
+    End,
+    Fate,
+    Gap,
+    GivenUp,
+    Holder,
+    LaneChoice,
+)
 
 # Longer lists are cut, and say how much of them is missing; `--json` has all of it.
 MOST_LINES = 20
@@ -39,6 +52,8 @@ def _blocks(account: Account) -> Iterator[tuple[float, list[str]]]:
         yield account.admission.at, list(_admission(account.admission))
     if account.begin is not None:
         yield account.begin.at, list(_begin(account.begin))
+    if account.given_up:
+        yield account.given_up[0].at, list(_given_up(account.given_up))
     yield from _chunks(account)
     if account.first_token is not None:
         yield account.first_token, [f"{_at(account.first_token)} first token"]
@@ -134,11 +149,6 @@ def _admission(admission: Admission) -> Iterator[str]:
     for choice in admission.choices:
         taken = "taken" if choice.lane == admission.lane else "idle"
         yield f"{INDENT}   lane {choice.lane} ({taken}): {_choice(choice)}"
-    if admission.given_up_pages:
-        parked = f", {admission.parked_pages} of them to host memory" if admission.parked_pages else ""
-        images = f"; {admission.dropped_images} stored states went with them" if admission.dropped_images else ""
-        yield f"{INDENT}   {admission.given_up_pages} pages that nobody used were given up{parked}{images}"
-    yield from _forgotten(admission.forgotten_lanes)
 
 
 def _choice(choice: LaneChoice) -> str:
@@ -152,9 +162,16 @@ def _choice(choice: LaneChoice) -> str:
     return f"{offers}; {loss}"
 
 
-def _forgotten(lanes: Sequence[int]) -> Iterator[str]:
-    for lane in lanes:
-        yield f"{INDENT}   lane {lane} lost its session with that"
+def _given_up(given_up: Sequence[GivenUp]) -> Iterator[str]:
+    pages, parked = sum(one.pages for one in given_up), sum(one.parked_pages for one in given_up)
+    images = sum(one.dropped_images for one in given_up)
+    until = f" until {given_up[-1].at:+.3f} s" if len(given_up) > 1 else ""
+    to_host = f", {parked} of them to host memory" if parked else ""
+    states = f"; {images} stored states went with them" if images else ""
+    yield f"{_at(given_up[0].at)} {pages} pages that nobody used were given up for it{until}{to_host}{states}"
+    for one in given_up:
+        for lane in one.forgotten_lanes:
+            yield f"{INDENT}   lane {lane} lost its session with that, at {one.at:+.3f} s"
 
 
 def _begin(begin: Begin) -> Iterator[str]:
@@ -170,7 +187,6 @@ def _begin(begin: Begin) -> Iterator[str]:
     if begin.displaced is not None:
         session = f"the lane's session of {_tokens(begin.displaced.tokens)} by {_who(begin.displaced.request_id)}"
         yield f"{INDENT}   {session} {_FATES[begin.displaced.fate].format(who='this one')}"
-    yield from _forgotten(begin.forgotten_lanes)
 
 
 def _chunks(account: Account) -> Iterator[tuple[float, list[str]]]:

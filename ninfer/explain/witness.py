@@ -6,7 +6,8 @@ where what it holds can be looked at. Nothing here changes what it does; a repla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ninfer.config import SchedulerSettings
@@ -20,7 +21,7 @@ from ninfer.scheduler.requests import WITH_LANE, Request
 from ninfer.scheduler.reuse import Plan, Session
 from ninfer.scheduler.transitions import LaneState, Lifecycle, RequestState
 from ninfer.scheduler.waiting import candidates, in_order
-from ninfer.step import CaptureState, LoadPages
+from ninfer.step import CaptureState, LoadPages, PageMapping
 
 IDLE = (LaneState.EMPTY, LaneState.RETAINED)
 
@@ -33,11 +34,18 @@ class Admitted:
     lane: int
     pages: int
     choices: tuple[LaneChoice, ...]
-    given_up_pages: int
-    parked_pages: int
-    dropped_images: int
-    forgotten_lanes: tuple[int, ...]
     passed: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """Blocks that nobody used went for pages of a request: `images` with them, and the sessions of `lanes`."""
+
+    request: Request
+    pages: int
+    parked: int
+    images: int
+    lanes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +69,10 @@ class Began:
     displaced_from: int
     displaced_is_stored: bool
     stored: tuple[tuple[int, int], ...]
-    forgotten_lanes: tuple[int, ...]
 
 
 class WitnessScheduler(Scheduler):
-    """The scheduler; `admitted` and `began` are of the newest decision, and emptied by whoever reads them.
+    """The scheduler; `admitted`, `began` and `gave_up` are of the newest decision, and emptied by whoever reads them.
 
     left_by   session number to the request that it belongs or belonged to last
     """
@@ -74,15 +81,13 @@ class WitnessScheduler(Scheduler):
         super().__init__(settings)
         self.admitted: list[Admitted] = []
         self.began: list[Began] = []
+        self.gave_up: list[GaveUp] = []
         self.left_by: dict[int, int] = {}
         self._forgotten: list[int] = []
 
     def _admit_one(self, idle: list[int]) -> bool:
-        tree, images = self.holdings.tree, self.holdings.images
         queue, order = list(self._queue), candidates(self._queue, self._now)
         choices = {request.id: self._choices(request, idle) for request in order}
-        before = (tree.evictions, tree.parks, len(images.stored))
-        self._forgotten = []
         if not super()._admit_one(idle):
             return False
         (request,) = set(queue) - set(self._queue)
@@ -93,10 +98,6 @@ class WitnessScheduler(Scheduler):
                 request.lane,
                 self.holdings._holds[request.id].needed,
                 choices[request.id],
-                tree.evictions - before[0],
-                tree.parks - before[1],
-                before[2] - len(images.stored),
-                tuple(self._forgotten),
                 tuple(other.id for other in order[: order.index(request)]),
             )
         )
@@ -109,8 +110,8 @@ class WitnessScheduler(Scheduler):
         plan = holdings._plan(request, holdings._known(request), request.lane, holdings._holds[request.id])
         number = plan.image.id if plan.image is not None else None
         pending = len(holdings._pending)
-        self._forgotten = []
-        super()._begin(request)
+        with self._noting(request):
+            super()._begin(request)
         hold, command = holdings._holds[request.id], self._out[-1]
         assert isinstance(command, cmd.Admit), "it is the last word of a beginning"
         self.left_by[hold.session] = request.id
@@ -130,9 +131,30 @@ class WitnessScheduler(Scheduler):
                 displaced_from,
                 frontier is not None,
                 tuple((at, displaced_from if frontier and frontier.id == at else request.id) for at in captured),
-                tuple(self._forgotten),
             )
         )
+
+    def _extend(self, request: Request, tokens: int) -> PageMapping:
+        with self._noting(request):
+            return super()._extend(request, tokens)
+
+    @contextmanager
+    def _noting(self, request: Request) -> Iterator[None]:
+        """What is given up meanwhile goes for this request."""
+        tree, room = self.holdings.tree, self.holdings.room
+        pages, parked, images = tree.evictions, tree.parks, room.dropped
+        self._forgotten = []
+        yield
+        if tree.evictions > pages:
+            self.gave_up.append(
+                GaveUp(
+                    request,
+                    tree.evictions - pages,
+                    tree.parks - parked,
+                    room.dropped - images,
+                    tuple(self._forgotten),
+                )
+            )
 
     def _forget_sessions(self, lanes: Sequence[int]) -> None:
         self._forgotten.extend(lanes)
@@ -181,7 +203,7 @@ class WitnessScheduler(Scheduler):
         plan = self.holdings._choose(request, idle)
         wanted = self.holdings._needed(request, plan)
         spared = sum(node.page is not None and node.users == 0 for node in plan.path)
-        available = self.pages.available + self.holdings.spare(plan.open) - spared
+        available = max(0, self.holdings.room.to_promise(plan.open) - spared)
         kind = "order" if ahead else "pages"
         return Cause(kind, self._page_holders(), ahead, wanted, available)
 

@@ -7,7 +7,7 @@ follows when the one before has landed and the mask is there, which may be the o
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ninfer.scheduler.holdings import Holdings
 from ninfer.scheduler.requests import STEPS, Request
@@ -58,6 +58,22 @@ def rows(requests: Collection[Request]) -> list[Request]:
     ready = [r for r in requests if r.state in _DRAWS and r.drawn + STEPS[r.state] < r.limit and not _waits_to_land(r)]
     ready.sort(key=lambda request: (request.lane is None, request.lane))
     return ready
+
+
+def with_pages(ready: Sequence[Request], holdings: Holdings, guesses: int) -> list[Request]:
+    """Those of them who can grow now, where promised pages are in use by somebody who reads them for a file."""
+    left, able = holdings.room.to_be_had, []
+    for request in ready:
+        needed = holdings.grows_by(request, request.position + 1 + min(guesses, request.open_drafts))
+        if needed <= left:
+            left -= needed
+            able.append(request)
+    return able
+
+
+def may_read(request: Request, holdings: Holdings) -> bool:
+    """Whether a prompt can be read on then."""
+    return holdings.pages.promised_to(request.id) <= holdings.room.to_be_had
 
 
 def _waits_to_land(request: Request) -> bool:

@@ -123,19 +123,19 @@ class Fetches:
         path = [node for node in path if node.page is not None]
         node = path[-1] if path else tree.root
         missing = len(fetch.blocks) - len(path)
-        retained = [lane for lane, state in enumerate(self._lanes) if state is LaneState.RETAINED]
-        if holdings.endangered(missing - holdings.pages.available, path, retained) is not None:
+        short = holdings.room.to_give_up(missing)
+        if short > 0 and LaneState.SAVING in self._lanes:
+            return None  # that session could be given up before others, once it has been read
+        if holdings.endangered(short, path, range(len(self._lanes))) is not None:
             return None
         tree.use(node)
-        fits = missing <= holdings.pages.available + holdings.spare()
+        fits = missing <= holdings.room.to_promise()
         image = holdings.images.take(ImageKind.FRONTIER, None) if fits else None
         if image is None:
             tree.leave(node)
             return None
         image.users += 1
-        holdings.make_room(missing)
-        holdings.pages.reserve(self.owner, missing)
-        pages = holdings.pages.take(self.owner, missing)
+        pages = holdings.room.hand_out(self.owner, missing)
         fetch.filling = _Filling(node, image, pages, holdings.faults)
         return cmd.WriteDisk(fetch.ticket, len(path), pages, image.id, holdings.transfers())
 

@@ -2,8 +2,8 @@
 
 Three things lie here: the tree of blocks that have been read, the images of states, and for every lane the session that
 it retains, that is the history whose end its state still is. A request is planned at its admission, which promises it
-pages and the image it needs, and planned again when its first chunk is launched: what was read meanwhile by others
-counts then (serving spec, 14.1 to 14.7 and 14.11).
+pages (`room`) and the image it needs, and planned again when its first chunk is launched: what was read meanwhile by
+others counts then (serving spec, 14.1 to 14.7 and 14.11).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.prefixes import Node, PrefixTree, path_to
 from ninfer.scheduler.requests import Request
 from ninfer.scheduler.reuse import Begun, Hold, Plan, Session, way_of
+from ninfer.scheduler.room import Room
 from ninfer.step import (
     PAGE_TOKENS,
     CaptureState,
     LoadPages,
     PageMapping,
-    ParkPages,
     RestoreState,
     Transfer,
     pages_for,
@@ -40,7 +40,6 @@ class Holdings:
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self._settings = settings
-        self.pages = PagePool(0)
         self.tree = PrefixTree(settings.host_pages)
         self.images = ImageStore(settings.images)
         self.disk = DiskIndex(settings.disk_bytes, settings.disk_least_tokens, settings.disk_name)
@@ -51,18 +50,24 @@ class Holdings:
         self.faults = 0
         self._holds: dict[int, Hold] = {}
         self._pending: list[Transfer] = []
+        self.room = Room(self.tree, self.images, self.sessions, self._pending)
         self._sessions = 0
 
     def open(self, pages: int, folds_late: bool, appends: bool) -> None:
         """The engine is loaded and has so many pages."""
-        self.pages = PagePool(pages)
+        self.room.pages = PagePool(pages)
         self.folds_late, self.appends = folds_late, appends
+
+    @property
+    def pages(self) -> PagePool:
+        """The pool of pages."""
+        return self.room.pages
 
     # --- admission -------------------------------------------------------------------------------------------------
 
     def admit(self, request: Request, idle: Sequence[int], *, head: bool) -> int | None:
         """Promise the request a lane and all its pages; None if there are not enough. Only for the head of the queue
-        a session is displaced, a block given up or brought back from host memory (13.2, 14.9).
+        a session is displaced, and may a block have to be given up or brought back from host memory (13.2, 14.9).
         """
         plan = self._choose(request, idle)
         displaced = self.sessions[plan.lane]
@@ -73,16 +78,14 @@ class Holdings:
             return None
         self.tree.use(tip)
         needed = self._needed(request, plan)
-        short = needed - self.pages.available
-        if short > 0 and (not head or short > self.spare(plan.open)):
+        if needed > (self.room.to_promise(plan.open) if head else self.pages.available):
             self.tree.leave(tip)
             return None
         if plan.image is not None:
             plan.image.users += 1
         if displaced is not None and plan.open is not None:
             displaced.open = None  # it is not to be given up
-        self.make_room(needed)
-        self.pages.reserve(request.id, needed)
+        self.room.promise(request.id, needed)
         if plan.open is not None:
             self.pages.pick_up(request.id, plan.open.page)
         # It follows the session also where blocks that it does not need are given up for it.
@@ -92,22 +95,28 @@ class Holdings:
         )  # fmt: skip
         return plan.lane
 
-    def unsaved(self, request: Request, idle: Sequence[int]) -> int | None:
-        """A lane whose session has to go to its file before the request is admitted, which displaces it or takes its
-        blocks; None if there is none, or the request cannot be admitted anyway.
+    def unsaved(self, request: Request, idle: Sequence[int], taken: Sequence[int]) -> int | None:
+        """A lane whose session has to go to its file before the request is admitted, which displaces it or may come to
+        take its blocks; None if there is none, or the request cannot be admitted anyway. Lanes in `taken` belong to
+        requests, some of which have not begun and may leave their lanes' sessions as they are.
         """
         plan = self._choose(request, idle)
         displaced = self.sessions[plan.lane]
         if displaced is not None and self.is_unsaved(displaced) and not plan.continues(displaced):
             return plan.lane
-        short = self._needed(request, plan) - self.pages.available
-        return self.endangered(short, plan.path, [lane for lane in idle if lane != plan.lane], plan.open)
+        short = self.room.to_give_up(self._needed(request, plan))
+        others = [lane for lane in (*idle, *taken) if lane != plan.lane]
+        return self.endangered(short, plan.path, others, plan.open)
 
     def endangered(
         self, short: int, path: Sequence[Node], lanes: Iterable[int], kept: OpenBlock | None = None
     ) -> int | None:
-        """One of these lanes whose session has to go to its file before so many pages are taken with `path` in use."""
-        if not 0 < short <= self.spare(kept):
+        """One of these lanes whose session has to go to its file before so many pages are given up with `path` in use.
+
+        What was promised before is among these pages. Who leaves a session afterwards does not lose it to that: it is
+        newer than the blocks that go for it.
+        """
+        if not 0 < short <= self.room.spare(kept):
             return None
         short = min(short, self.tree.evictable)
         for lane in lanes:
@@ -197,35 +206,9 @@ class Holdings:
     def _tip(self, path: Sequence[Node]) -> Node:
         return path[-1] if path else self.tree.root
 
-    def spare(self, kept: OpenBlock | None = None) -> int:
-        """Pages of blocks that nobody uses, full ones and open ones but for `kept`."""
-        return self.tree.evictable + len(self.pages.left) - (kept is not None)
-
-    def make_room(self, needed: int) -> None:
-        """Give blocks up until so many pages are available: full ones, and where these do not suffice open ones.
-
-        There are no more open ones than lanes, and most of the full ones nobody comes back to: in a pool that has been
-        full once, sessions that take turns would never find their open blocks if these went first.
-        """
-        pages, parked, images = self.tree.evict(min(max(0, needed - self.pages.available), self.tree.evictable))
-        self._give_up(pages, images)
-        if parked:
-            self._pending.append(ParkPages(tuple(parked.values()), tuple(parked)))
-        with_open = [session for session in self.sessions if session is not None and session.open is not None]
-        for session in sorted(with_open, key=lambda session: session.retained):
-            if needed <= self.pages.available:
-                return
-            self._drop_open(session)
-
-    def _drop_open(self, session: Session | None) -> None:
-        """Nobody goes on in the block that a session has begun."""
-        if session is not None and session.open is not None:
-            self.pages.drop(session.open.page)
-            session.open = None
-
     def _give_up(self, pages: Collection[int], images: Iterable[Image]) -> None:
         """Blocks are forgotten that had these."""
-        self.pages.free_all(pages)
+        self.pages.let_go(pages)
         for image in images:
             self.images.drop(image)
 
@@ -276,7 +259,7 @@ class Holdings:
             self.images.touch(plan.image)
             self._hand_image(hold, None)
         self.tree.touch(plan.path)
-        self._drop_open(displaced)
+        self.room.drop_open(displaced)
         self.sessions[lane] = None
         number = self.new_session()
         hold.session = displaced.number if continued and displaced is not None else number
@@ -296,7 +279,7 @@ class Holdings:
         hold.image = image
 
     def _load(self, request: Request, parked: Sequence[Node]) -> None:
-        pages = self.pages.take(request.id, len(parked))
+        pages = self.room.take(request.id, len(parked))
         places = []
         for node, page in zip(parked, pages, strict=True):
             places.append(self.tree.load(node, page))
@@ -360,20 +343,22 @@ class Holdings:
     def extend(self, request: Request, tokens: int) -> PageMapping:
         """Pages for all positions below `tokens`; those of reused blocks come with the first."""
         hold = self._holds[request.id]
-        if not hold.table and (hold.path or hold.open is not None):
-            reused = [node.page for node in hold.path if node.page is not None]
-            assert len(reused) == len(hold.path), "every block of a path in use has a page"
-            if hold.open is not None:
-                reused.append(hold.open.page)
-            hold.table = [*reused, *self.pages.take(request.id, max(0, pages_for(tokens) - len(reused)))]
-            return PageMapping(0, tuple(hold.table))
         first = len(hold.table)
-        missing = pages_for(tokens) - first
-        if missing <= 0:
-            return PageMapping(first, ())
-        new = self.pages.take(request.id, missing)
-        hold.table.extend(new)
-        return PageMapping(first, new)
+        if not first:
+            hold.table = [node.page for node in hold.path if node.page is not None]
+            assert len(hold.table) == len(hold.path), "every block of a path in use has a page"
+            if hold.open is not None:
+                hold.table.append(hold.open.page)
+        missing = self.grows_by(request, tokens)
+        if missing:
+            # One page for each that may grow next, where pages are copied to host memory before they are free.
+            ahead = len(self._holds) if self.tree.places else 0
+            hold.table.extend(self.room.take(request.id, missing, ahead))
+        return PageMapping(first, tuple(hold.table[first:]))
+
+    def grows_by(self, request: Request, tokens: int) -> int:
+        """Pages for positions below `tokens` that its table does not have yet."""
+        return max(0, pages_for(tokens) - len(self._holds[request.id].table))
 
     def cut(self, request: Request, end: int) -> int:
         """Where a chunk that could end at `end` has to end for the sake of a state that is to be stored.
@@ -404,7 +389,8 @@ class Holdings:
 
     def transfers(self) -> tuple[Transfer, ...]:
         """What has to happen before the next step, in order; asked for once."""
-        pending, self._pending = tuple(self._pending), []
+        pending = tuple(self._pending)
+        self._pending.clear()
         return pending
 
     def landed(self, request: Request, tokens: int, images: Sequence[Image]) -> None:
@@ -467,6 +453,7 @@ class Holdings:
         hold = self._holds.pop(request.id)
         if not hold.begun:
             self._hand_image(hold, None)
+            self.tree.touch(hold.path)
             self.tree.leave(self._tip(hold.path))
             session = self.sessions[request.lane]
             if session is not None and hold.open is not None:
@@ -530,7 +517,7 @@ class Holdings:
         session = self.sessions[lane]
         if session is not None:
             self._disown(session.number)
-            self._drop_open(session)
+            self.room.drop_open(session)
         self.sessions[lane] = None
 
     def plant(self, owner: int, node: Node, blocks: Sequence[str], pages: Sequence[int]) -> list[Node]:
@@ -542,11 +529,41 @@ class Holdings:
         return path
 
     def _follow(self, owner: int, node: Node, page: int) -> None:
-        """A block is there already: the page stays its owner's, unless the block has none on the device."""
+        """A block is there already: the page stays its owner's, unless the block has none on the device, or one that
+        nobody uses; a promise may have to be kept with that.
+        """
+        is_used = node.users > 0
         self.tree.follow(node)
         if node.page is None:
             self.tree.fill(node, page)
             self.pages.keep(owner, page)
+        elif not is_used:
+            self._replace(owner, node, page)
+
+    def merge_pages(self) -> None:
+        """Nobody reads blocks for files any more: those that somebody has read again meanwhile have one page from now
+        on, if the other one was promised.
+        """
+        if self.room.to_promise() >= 0:
+            return
+        mapped = self._mapped()
+        for owner, hold in self._holds.items():
+            for node, page in zip(hold.path, hold.table, strict=False):
+                if node.page is not None and node.page not in mapped:
+                    self._replace(owner, node, page)
+
+    def _mapped(self) -> set[int]:
+        """Pages that requests have, or have been promised as they are."""
+        holds = self._holds.values()
+        reused = {node.page for hold in holds if not hold.begun for node in hold.path if node.page is not None}
+        return reused.union(*(hold.table for hold in holds))
+
+    def _replace(self, owner: int, node: Node, page: int) -> None:
+        """A block has the owner's page instead of its own, which nobody reads any more."""
+        assert node.page is not None
+        self.pages.let_go([node.page])
+        self.pages.keep(owner, page)
+        node.page = page
 
     def lost(self, taken: Collection[int]) -> list[int]:
         """Lanes whose session is gone because its blocks are; they retain nothing any more.
@@ -560,7 +577,7 @@ class Holdings:
                 continue
             gone.append(lane)
             self._disown(session.number)
-            self._drop_open(session)
+            self.room.drop_open(session)
             resident = session.resident
             if lane in taken and resident is not None and resident.alive:
                 session.tip, session.tokens, session.executed = resident, 0, 0
@@ -603,26 +620,29 @@ class Holdings:
         self.faults += 1
         gone = [lane for lane, session in enumerate(self.sessions) if session is not None]
         for session in self.sessions:
-            self._drop_open(session)
-        self.sessions = [None] * len(self.sessions)
+            self.room.drop_open(session)
+        self._forget_sessions()
         return gone
 
     def clear(self) -> None:
         """Nothing is in flight: forget everything that was read."""
         self.tree.clear()
         self.images.clear()
-        for page in self.pages.kept:
-            self.pages.free(page)
+        self.pages.let_go(self.pages.kept)
         self._pending.clear()
-        self.sessions = [None] * len(self.sessions)
+        self._forget_sessions()
+
+    def _forget_sessions(self) -> None:
+        self.sessions[:] = [None] * len(self.sessions)
 
     def trust(self) -> None:
         """The engine is clean again."""
         self.trusted = True
 
-    def audit(self) -> None:
-        """Raise unless pages, blocks and images agree."""
-        self.pages.audit()
+    def audit(self, read: Collection[Node] = ()) -> None:
+        """Raise unless pages, blocks and images agree; blocks in `read` are read for files."""
+        mapped = self._mapped()
+        self.room.audit(sum(node.page is not None and node.page not in mapped for node in read))
         self.tree.audit()
         self.images.audit()
         of_tree = sorted(node.page for node in self.tree.nodes() if node.page is not None)

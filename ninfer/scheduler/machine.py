@@ -19,7 +19,14 @@ from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.audit import audit
-from ninfer.scheduler.candidates import first_draw_in_flight, masks_in_work, next_to_read, rows
+from ninfer.scheduler.candidates import (
+    first_draw_in_flight,
+    masks_in_work,
+    may_read,
+    next_to_read,
+    rows,
+    with_pages,
+)
 from ninfer.scheduler.disk import Entry
 from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
 from ninfer.scheduler.fetches import Fetches
@@ -47,7 +54,7 @@ from ninfer.scheduler.transitions import (
 )
 from ninfer.scheduler.waiting import candidates, in_order
 from ninfer.scheduler.windows import Windows
-from ninfer.step import PAGE_TOKENS, pages_for
+from ninfer.step import PAGE_TOKENS, PageMapping, pages_for
 from ninfer.types import FinishReason
 
 # Where one more step may be launched, with and without steps ahead.
@@ -532,8 +539,10 @@ class Scheduler:
 
     def _saves_first(self, request: Request, idle: list[int]) -> bool:
         """Whether a session has to be read for its file before the request may displace it."""
-        while (lane := self.holdings.unsaved(request, idle)) is not None:
-            if self.slots.save_first(lane):
+        taken = [lane for lane, state in enumerate(self.lanes) if state is LaneState.PREFILLING]
+        while (lane := self.holdings.unsaved(request, idle, taken)) is not None:
+            # A lane that is taken either is begun, and its session goes on, or is idle again.
+            if lane in taken or self.slots.save_first(lane):
                 return True
         return False
 
@@ -557,7 +566,6 @@ class Scheduler:
         self._queue.remove(request)
         self._move_lane(lane, LaneSignal.TAKEN)
         request.lane = lane
-        self._drop_lost()
         self._totals.admitted += 1
         self._totals.queue_s += self._now - request.arrived
         return True
@@ -567,6 +575,10 @@ class Scheduler:
         requests = [request for request in self.requests.values() if request.lane is not None]
         chunk, ready = self.flight.chunk, rows(requests)
         reading = next_to_read(requests, self.holdings, self._now) if chunk is None else chunk.request
+        if self.holdings.room.to_promise() < 0:  # pages that were promised are being read for a file
+            ready = with_pages(ready, self.holdings, self.settings.guesses)
+            if chunk is None and reading is not None and not may_read(reading, self.holdings):
+                reading = None
         # Who joins when the chunk in flight has landed waits for the device too: no other chunk goes before its row.
         someone_waits = bool(ready) or (chunk is None and first_draw_in_flight(requests))
         turn = self._sharing.turn(reading is not None, someone_waits, ahead=bool(self.flight.steps))
@@ -592,7 +604,7 @@ class Scheduler:
         block = begin - begin % PAGE_TOKENS  # units are counted from block starts
         end = block + self._sharing.chunk_tokens(block, request.prompt - block, someone_waits)
         end = self.holdings.cut(request, end)
-        mapping = self.holdings.extend(request, end)
+        mapping = self._extend(request, end)
         before = self.holdings.transfers()
         after, images = self.holdings.capture(request, end)
         parts = self._sharing.parts(begin, end - begin, someone_waits)
@@ -603,6 +615,13 @@ class Scheduler:
         self._out.append(
             cmd.StartChunk(number, request.id, request.lane, begin, end, mapping, sample, before, after, first, parts)
         )
+
+    def _extend(self, request: Request, tokens: int) -> PageMapping:
+        """Pages for a step; for them blocks may go, and sessions with their blocks."""
+        mapping = self.holdings.extend(request, tokens)
+        if mapping.pages:
+            self._drop_lost()
+        return mapping
 
     def _launch_part(self, chunk: OpenChunk) -> None:
         request, behind = chunk.request, chunk.newest
@@ -615,6 +634,7 @@ class Scheduler:
         assert request.lane is not None
         begun = self.holdings.begin(request)
         self._drop_lost()
+        self._may_admit = True  # it may have been promised more than it needs now
         request.started = True
         request.cached = begun.cached_tokens
         way = FROM_DISK if 0 < request.fetched <= begun.cached_tokens else begun.way
@@ -624,16 +644,15 @@ class Scheduler:
     def _launch_round(self, ready: list[Request]) -> None:
         drafts = self._windows.choose(ready)
         number = self.flight.launch_round(ready, drafts)
-        before = self.holdings.transfers()
         starts = []
         for request, (own, copies) in zip(ready, drafts, strict=True):
             assert request.lane is not None
             position = request.position
             self._move(request, RequestSignal.LAUNCHED)
-            mapping = self.holdings.extend(request, position + 1 + max(own, copies))
+            mapping = self._extend(request, position + 1 + max(own, copies))
             request.executed, request.drew = position + 1, 1
             starts.append(cmd.RowStart(request.id, request.lane, position, mapping, own, copies))
-        self._out.append(cmd.StartRound(number, tuple(starts), before))
+        self._out.append(cmd.StartRound(number, tuple(starts), self.holdings.transfers()))
 
     def _ask_to_be_woken(self) -> None:
         early = (RequestState.PREPARING, RequestState.WAITING)
@@ -657,7 +676,7 @@ class Scheduler:
 
     def audit(self) -> None:
         """Raise unless every lane, page, step and unit of capacity is accounted for; for tests and after faults."""
-        self.holdings.audit()
+        self.holdings.audit(self.slots.being_read)
         audit(self.requests, self.lanes, self.pages, self.flight, self.slots.owners() | self.fetches.owners())
 
 

@@ -1,9 +1,10 @@
 """The pool of cache pages as numbers: who is entitled to how many, who has which, and which hold what was read.
 
-capacity = free + owned + kept + left. A reservation is a promise out of the free pages that nobody else can spend;
-taking turns promised pages into owned ones, keeping turns an owned one into a page of the tree of prefixes, which
-stays. Left is the page of a block that a session in an idle lane has begun: whoever goes on with it picks it up.
-The lowest free id goes first, so a run is reproducible.
+capacity = free + owned + kept + left. A reservation is a promise that nobody else can spend: out of the free pages, and
+of those kept and left that are free when they are needed, which `room` sees to. Taking turns promised pages into owned
+ones, keeping turns an owned one into a page of the tree of prefixes, which stays. Left is the page of a block that a
+session in an idle lane has begun: whoever goes on with it picks it up. The lowest free id goes first, so a run is
+reproducible.
 """
 
 from __future__ import annotations
@@ -27,9 +28,23 @@ class PagePool:
         self._promised_total = 0
 
     @property
+    def free(self) -> int:
+        """Pages that are neither owned, kept nor left."""
+        return len(self._free)
+
+    @property
+    def promised(self) -> int:
+        """Pages that owners are entitled to and have not taken."""
+        return self._promised_total
+
+    @property
     def available(self) -> int:
-        """Pages that are neither owned, kept, left nor promised."""
-        return len(self._free) - self._promised_total
+        """Free pages that nobody was promised."""
+        return max(0, self.free - self._promised_total)
+
+    def promised_to(self, owner: int) -> int:
+        """Pages that one is entitled to and has not taken."""
+        return self._promised[owner]
 
     @property
     def kept(self) -> frozenset[int]:
@@ -41,10 +56,11 @@ class PagePool:
         """Pages of blocks that idle lanes have begun."""
         return frozenset(self._left)
 
-    def reserve(self, owner: int, count: int) -> None:
-        """Promise `count` pages to `owner`, who has nothing yet."""
-        if owner in self._promised or count > self.available:
-            raise IllegalTransition(f"cannot reserve {count} pages for {owner}: {self.available} available")
+    def reserve(self, owner: int, count: int, spare: int = 0) -> None:
+        """Promise `count` pages to `owner`, who has nothing yet; `spare` kept and left pages can be free in time."""
+        left = self.free + spare - self._promised_total
+        if owner in self._promised or count > left:
+            raise IllegalTransition(f"cannot reserve {count} pages for {owner}: {left} may be promised")
         self._promised[owner] = count
         self._owned[owner] = set()
         self._promised_total += count
@@ -53,6 +69,8 @@ class PagePool:
         """Pages out of what the owner was promised."""
         if count > self._promised[owner]:
             raise IllegalTransition(f"owner {owner} wants {count} pages and is entitled to {self._promised[owner]}")
+        if count > self.free:
+            raise IllegalTransition(f"owner {owner} takes {count} pages, and {self.free} are free")
         new = tuple(heapq.heappop(self._free) for _ in range(count))
         self._owned[owner].update(new)
         self.waive(owner, count)
@@ -92,18 +110,13 @@ class PagePool:
         self._promised[owner] += 1
         self._promised_total += 1
 
-    def free(self, page: int) -> None:
-        """A page of the tree holds nothing any more."""
-        self._kept.remove(page)
-        heapq.heappush(self._free, page)
-
-    def free_all(self, pages: Collection[int]) -> None:
-        """The same of many pages at once."""
+    def let_go(self, pages: Collection[int]) -> None:
+        """Pages of the tree hold nothing any more."""
         if not self._kept.issuperset(pages):
             raise IllegalTransition("pages are freed that are not the tree's")
         self._kept.difference_update(pages)
-        self._free.extend(pages)
-        heapq.heapify(self._free)
+        for page in pages:
+            heapq.heappush(self._free, page)
 
     def release(self, owner: int) -> None:
         """Take back everything the owner has or was promised."""
@@ -120,5 +133,5 @@ class PagePool:
         pages = [*(page for owned in self._owned.values() for page in owned), *self._free, *self._kept, *self._left]
         if len(pages) != self.capacity or set(pages) != set(range(self.capacity)):
             raise IllegalTransition("a page is lost or owned twice")
-        if self._promised_total != sum(self._promised.values()) or self.available < 0:
-            raise IllegalTransition("more pages are promised than exist")
+        if self._promised_total != sum(self._promised.values()):
+            raise IllegalTransition("the promises of all owners are not what is promised")

@@ -26,6 +26,7 @@ LEAST_TOKENS = 2
 class _Job:
     """A save or a restore under way: what it keeps in use until it is done.
 
+    node            the end of what it uses: of the whole session, or of what a restore finds there
     blocks, pages   of a restore: digests of all blocks of the file, and pages for those that were not there
     images          that are read or written, with the depth of each
     places          in host memory that a save reads
@@ -146,8 +147,14 @@ class Slots:
 
     @property
     def holds_up(self) -> bool:
-        """A session that is about to be displaced is being read; until then nobody else may be."""
-        return any(job.evicted for job in self._jobs.values())
+        """A session is being read and may be displaced as soon as it has been; until then nobody else may be."""
+        return self._saves_evicted and LaneState.SAVING in self._lanes
+
+    @property
+    def being_read(self) -> set[Node]:
+        """Blocks that are read for files."""
+        saves = [job for lane, job in self._jobs.items() if self._lanes[lane] is LaneState.SAVING]
+        return {node for job in saves for node in path_to(job.node)}
 
     def save_first(self, lane: int) -> bool:
         """Whether to wait until the lane's session has been read for its file; else it cannot be, and that is told.
@@ -177,7 +184,7 @@ class Slots:
             self.disk_save_failures += 1
             return False
         self._auto_ticket -= 1
-        path = path_to(self._jobs[lane].node)
+        path = path_to(self._jobs[lane].node)[: read.state // PAGE_TOKENS]
         states = (*(frontier // PAGE_TOKENS for frontier, _image in read.checkpoints), len(path))
         entry = Entry(self._holdings.disk.new_name(), tuple(node.digest for node in path), states, 0)
         self._writing[read.ticket] = _Writing(session.number, entry)
@@ -220,15 +227,33 @@ class Slots:
         while session is not None and self._holdings.is_unsaved(session):
             if self.save_first(event.lane):
                 return True
-        retained = [lane for lane, state in enumerate(self._lanes) if state is LaneState.RETAINED]
-        while (lane := self._holdings.endangered(short, path, retained)) is not None:
-            if self.save_first(lane):
+        return self._others_come_first(event, short, path)
+
+    def _others_come_first(self, event: SlotAsked, short: int, path: list[Node]) -> bool:
+        """Whether to wait until sessions of other lanes are saved that lose blocks when so many pages are given up with
+        `path` in use.
+        """
+        if not self._saves_evicted or short <= 0:
+            return False
+        others = [lane for lane in range(len(self._lanes)) if lane != event.lane]
+        if any(self._lanes[lane] is LaneState.SAVING for lane in others):
+            return True
+        while (lane := self._holdings.endangered(short, path, others)) is not None:
+            # The lane may belong to a request that has not begun and may leave its session as it is.
+            if self._lanes[lane] is not LaneState.RETAINED or self.save_first(lane):
                 return True
         return False
 
     # --- save ------------------------------------------------------------------------------------------------------
 
     def _save(self, event: SlotAsked) -> None:
+        session, room = self._holdings.sessions[event.lane], self._holdings.room
+        if session is not None:
+            # What is read cannot be given up meanwhile, and others go for what was promised.
+            short = min(room.to_give_up(0), room.spare())
+            if self._others_come_first(event, short, path_to(session.tip)):
+                self._deferred.append(event)
+                return
         read = self._begin_save(event.ticket, event.lane, event.file, evicted=False)
         if read is None:
             self._refuse(event, SAVE_FAILED)
@@ -264,12 +289,12 @@ class Slots:
             holdings.images.attach(image, node)
         checkpoints = self._checkpoints(lane, node)
         used = (((node.depth, image),) if image is not None else ()) + checkpoints
-        holdings.tree.use(node)
+        holdings.tree.use(session.tip)
         holdings.tree.hold(places)
         for _depth, kept in used:
             kept.users += 1
         self._jobs[lane] = _Job(
-            ticket, node, used, holdings.faults, places=places, file=file, evicted=evicted, to_disk=to_disk
+            ticket, session.tip, used, holdings.faults, places=places, file=file, evicted=evicted, to_disk=to_disk
         )
         self._move(lane, LaneSignal.SAVE)
         return cmd.ReadSession(
@@ -303,21 +328,19 @@ class Slots:
         path = [node for node in path if node.page is not None]
         node = path[-1] if path else holdings.tree.root
         missing = len(event.blocks) - len(path)
-        if self._has_to_wait(event, missing - holdings.pages.available, path):
+        if self._has_to_wait(event, holdings.room.to_give_up(missing), path):
             self._deferred.append(event)
             return
         holdings.tree.use(node)
-        fits = missing <= holdings.pages.available + holdings.spare()
+        fits = missing <= holdings.room.to_promise()
         images = self._take_images(event, holdings.new_session()) if fits and event.blocks else ()
         if not fits or images is None:
             holdings.tree.leave(node)
             self._refuse(event, RESTORE_FAILED)
             return
-        holdings.make_room(missing)
+        pages = holdings.room.hand_out(self.owner(lane), missing)
         holdings.displace(lane)
         self._say(cmd.Forget(lane))
-        holdings.pages.reserve(self.owner(lane), missing)
-        pages = holdings.pages.take(self.owner(lane), missing)
         self._jobs[lane] = _Job(
             event.ticket, node, images, holdings.faults, event.tokens, event.blocks, pages, file=event.file
         )
@@ -364,6 +387,8 @@ class Slots:
             session.file, session.changed = job.file, False
         self.saves += event.ok and not job.evicted
         self._move(event.lane, LaneSignal.SAVED)
+        if LaneState.SAVING not in self._lanes:
+            holdings.merge_pages()
         if self._holdings.sessions[event.lane] is None:  # a fault meanwhile
             self._move(event.lane, LaneSignal.DROPPED)
             self._say(cmd.Forget(event.lane))

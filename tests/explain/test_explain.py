@@ -220,12 +220,27 @@ def test_pages_given_up_and_brought_back_are_told() -> None:
     again = (*range(128), 5, 6)
     server.serve(again, 1, marks=Marks(turn=128))
     evicting, restored = server.explain(2), server.explain(3)
-    assert evicting.admission is not None
-    assert (evicting.admission.given_up_pages, evicting.admission.parked_pages) == (2, 2)
-    assert "2 pages that nobody used were given up, 2 of them to host memory" in text(evicting)
+    assert sum(one.pages for one in evicting.given_up) == sum(one.parked_pages for one in evicting.given_up) == 2
+    assert "2 pages that nobody used were given up for it, 2 of them to host memory" in text(evicting)
     assert restored.begin is not None
     assert restored.begin.loaded_pages == 2
     assert "2 pages came back from host memory" in text(restored)
+
+
+def test_a_session_whose_blocks_go_while_another_grows_is_told_on_both_sides() -> None:
+    server = Logged(SchedulerSettings(lanes=3, max_context_tokens=640, images=4), pages=12, words=400)
+    server.serve(range(128), 1)
+    server.serve(range(1000, 1128), 1)
+    server.serve(range(2000, 2128), 500)  # comes to ten pages, and eight are free
+    first, other, growing = server.explain(1), server.explain(2), server.explain(3)
+    assert first.fate is not None
+    assert (first.fate.what, first.fate.request_id) == ("given up", 3)
+    assert "blocks of it were given up for request 3" in text(first)
+    assert [(one.pages, one.forgotten_lanes) for one in growing.given_up] == [(1, (0,)), (1, ())]
+    told = text(growing)
+    assert "2 pages that nobody used were given up for it until" in told
+    assert f"lane 0 lost its session with that, at {first.fate.at + first.arrived - growing.arrived:+.3f} s" in told
+    assert other.fate is None
 
 
 def test_a_long_prompt_is_set_aside_and_the_gap_of_a_stream_is_explained() -> None:

@@ -9,6 +9,7 @@ from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.statistics import KeptView
 from ninfer.scheduler.transitions import LaneState
+from ninfer.types import Marks
 from tests.scheduler.driving import Driver, blocks, text
 
 
@@ -96,6 +97,8 @@ def test_a_session_that_a_long_prompt_pushes_out_is_read_first() -> None:
     assert not server.chunks(request)
     server.send(ev.SlotDone(order.read.ticket, 0, True))
     assert server.chunks(request)
+    assert server.machine.lanes[0] is LaneState.RETAINED  # until its pages are really needed
+    server.run()
     assert server.machine.lanes[0] is LaneState.EMPTY
 
 
@@ -139,6 +142,86 @@ def test_a_restore_that_pushes_another_session_out_waits_as_well() -> None:
     assert order.read.lane == 0
     out = server.send(ev.SlotDone(order.read.ticket, 0, True))
     assert any(isinstance(command, cmd.WriteSession) for command in out)
+
+
+def between_two() -> tuple[Driver, int]:
+    """Ten old pages in lane 0 and a changed session in lane 1; a request that runs may come to take eight of these."""
+    server = Driver(lanes=4, auto_save=True, max_context_tokens=2048, pages=32)
+    server.say(text(640, 7))
+    first = server.say(text(200, 1))
+    bind(server, 1)
+    server.say(server.histories[first][:201] + text(100, 2))
+    return server, server.ask(text(100, 3), limit=64 * 26 - 99)
+
+
+def test_a_save_that_leaves_others_to_go_waits_until_they_are_read() -> None:
+    server, running = between_two()
+    assert saves(server) == []
+    order = evicted(asked(server, 0, "save", "c.bin"))  # whose pages cannot be given up meanwhile
+    assert order.read.lane == 1
+    assert asked(server, 0, "save", "d.bin") == []
+    out = server.send(ev.SlotDone(order.read.ticket, 1, True))
+    assert [type(command) for command in out if not isinstance(command, cmd.StartRound)] == [
+        cmd.ReadSession,
+        cmd.RefuseSlot,
+    ]
+    assert server.machine.lanes[:2] == [LaneState.SAVING, LaneState.RETAINED]
+    server.send(ev.SlotDone(1000, 0, True))
+    server.run()
+    assert len(server.histories[running]) == 64 * 26 + 1
+
+
+@pytest.mark.parametrize("action", ["save", "restore"])
+def test_who_may_displace_a_session_waits_while_one_is_read_for_any_file(action: str) -> None:
+    server, _running = between_two()
+    order = evicted(asked(server, 0, "save", "c.bin"))
+    waiting = server.ask(text(100, 4))
+    assert not server.chunks(waiting)
+    server.send(ev.SlotDone(order.read.ticket, 1, True))
+    assert server.machine.lanes[0] is LaneState.SAVING
+    assert server.machine.requests[waiting].lane is None
+    assert asked(server, 1 if action == "save" else 3, action, "e.bin", text(256, 5)) == []
+    out = server.send(ev.SlotDone(1000, 0, True))
+    assert (cmd.ReadSession if action == "save" else cmd.WriteSession) in [type(command) for command in out]
+    assert (server.machine.requests[waiting].lane is None) == (action == "save")
+
+
+def goes_back() -> tuple[Driver, int, bytes]:
+    """A request has the lane of a session that it goes on with from far in front of its end, and has not begun."""
+    server = Driver(lanes=4, auto_save=True, max_context_tokens=2048, pages=32, prefill_chunk_tokens=64, steps_ahead=0)
+    first = server.say(text(600, 1), limit=2, marks=Marks(turn=130))
+    bind(server)
+    history = server.histories[first][:602]
+    server.say(history + text(100, 2))
+    server.ask(text(900, 4), priority=-1)
+    back = server.ask(history[:130] + text(50, 5))
+    assert server.machine.requests[back].lane == 0
+    return server, back, history
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_end_of_a_session_in_a_lane_that_is_taken_stays_until_that_has_begun(leaves: bool) -> None:
+    server, back, history = goes_back()
+    waiting = server.ask(text(640, 6), priority=-1)  # ten pages, of which four are behind where the request goes on
+    server.land()
+    assert server.machine.requests[waiting].lane is None
+    assert saves(server) == []
+    if leaves:
+        server.send(ev.Released(back))
+        order = evicted(server.out)
+        assert order.read.tokens == len(history) + 101
+        server.send(ev.SlotDone(order.read.ticket, 0, True))
+    server.run()
+    assert server.chunks(waiting)
+    assert len(saves(server)) == leaves
+
+
+def test_a_restore_waits_as_well_for_a_lane_that_is_taken() -> None:
+    server, _back, _history = goes_back()
+    assert asked(server, 3, "restore", "b.bin", text(640, 8)) == []
+    server.run()
+    assert [type(command) for command in server.out].count(cmd.WriteSession) == 1
+    assert saves(server) == []
 
 
 def test_one_session_is_written_at_a_time() -> None:

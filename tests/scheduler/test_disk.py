@@ -181,6 +181,24 @@ def test_without_a_place_for_states_nothing_goes_to_disk() -> None:
     assert not the(driver, cmd.SaveEvicted)
 
 
+def test_no_room_is_made_for_a_file_while_a_session_is_being_read() -> None:
+    driver = server()
+    driver.say(A)
+    driver.ask(text(300, 2))
+    save(driver)
+    driver.run()
+    request = driver.ask(A)
+    save(driver)
+    (reading,) = driver.slot(0, "save")  # which may turn out to be older than what would go for the file
+    assert isinstance(reading, cmd.ReadSession)
+    fetch(driver)
+    assert the(driver, cmd.DropRead)
+    assert not driver.chunks(request)
+    driver.send(ev.SlotDone(reading.ticket, 0, True))
+    driver.run()
+    assert driver.reused(request)[1:] == ("full_reset", 0)
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_file_that_cannot_be_read_is_a_miss_and_goes(gone: bool) -> None:
     driver = displaced()

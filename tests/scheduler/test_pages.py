@@ -35,7 +35,7 @@ def test_pages_of_the_tree_outlive_their_owner_until_they_are_freed() -> None:
     pool.release(1)
     assert pool.kept == {0}
     assert pool.available == 3
-    pool.free(0)
+    pool.let_go([0])
     assert pool.available == 4
     pool.audit()
 
@@ -76,8 +76,25 @@ def test_an_audit_finds_lost_and_doubled_pages() -> None:
         pool.audit()
     pool._kept.clear()
     pool._promised[1] = 5
-    with pytest.raises(IllegalTransition, match="more pages are promised"):
+    with pytest.raises(IllegalTransition, match="the promises of all owners"):
         pool.audit()
+
+
+def test_pages_that_can_be_free_in_time_are_promised_and_taken_when_they_are() -> None:
+    pool = PagePool(3)
+    pool.reserve(1, 2)
+    for page in pool.take(1, 2):
+        pool.keep(1, page)
+    pool.release(1)
+    with pytest.raises(IllegalTransition, match="2 may be promised"):
+        pool.reserve(2, 3, spare=1)
+    pool.reserve(2, 3, spare=2)
+    assert (pool.free, pool.promised, pool.promised_to(2), pool.available) == (1, 3, 3, 0)
+    with pytest.raises(IllegalTransition, match="takes 2 pages, and 1 are free"):
+        pool.take(2, 2)
+    pool.let_go([1])
+    assert pool.take(2, 2) == (1, 2)
+    pool.audit()
 
 
 @pytest.mark.parametrize(("tokens", "pages"), [(0, 0), (1, 1), (64, 1), (65, 2), (262_144, 4096)])
@@ -91,8 +108,8 @@ def test_only_pages_of_the_tree_are_freed_together() -> None:
     for page in pool.take(1, 3)[:2]:
         pool.keep(1, page)
     with pytest.raises(IllegalTransition, match="not the tree's"):
-        pool.free_all([0, 2])
+        pool.let_go([0, 2])
     assert pool.kept == {0, 1}
-    pool.free_all([1, 0])
+    pool.let_go([1, 0])
     assert (pool.kept, pool.available) == (frozenset(), 3)
     pool.audit()

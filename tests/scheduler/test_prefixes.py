@@ -150,6 +150,21 @@ def test_a_parked_end_that_was_asked_for_again_goes_later() -> None:
     assert (first[0].alive, second[0].alive) == (True, False)
 
 
+def test_a_place_that_is_free_again_is_not_sought_where_it_was() -> None:
+    tree = PrefixTree(1)
+    back = known(tree, "a")
+    tree.evict(1)
+    known(tree, "x", 10)
+    tree.use(back[0])
+    tree.load(back[0], 0)
+    tree.touch(back)
+    tree.leave(back[0])
+    known(tree, "y", 20)
+    assert tree.evict(2) == ([10, 0], {0: 0}, [])
+    assert tree.parked == 1
+    tree.audit()
+
+
 def test_what_is_parked_behind_a_block_is_forgotten_before_it() -> None:
     tree, images = PrefixTree(1), ImageStore(2)
     path = known(tree, "ab")

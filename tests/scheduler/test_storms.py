@@ -18,6 +18,7 @@ from ninfer.scheduler.machine import Scheduler
 from ninfer.scheduler.reuse import FROM_DISK, FULL_RESET, WAYS
 from ninfer.scheduler.slots import BUSY, MISMATCH, RESTORE_FAILED, SAVE_FAILED
 from ninfer.scheduler.transitions import DeviceState, RequestState
+from ninfer.step import pages_for
 from ninfer.types import FinishReason
 from tests.support.storm import Storm
 
@@ -144,6 +145,30 @@ class SavingStorm(Storm):
 
 def test_sessions_go_back_to_their_files_before_they_are_displaced() -> None:
     assert sum(run(SavingStorm(seed)).auto_saves for seed in range(0, 900, 3)) > 3
+
+
+class TightStorm(Storm):
+    """Nobody has a limit, there are pages for one of them, and sessions are read and written all the time."""
+
+    limits = (5000,)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.pages = max(pages_for(self.settings.max_context_tokens), self.settings.lanes)
+
+    def gust(self, roll: float) -> None:
+        disk = self.settings.disk_bytes and 0.55 < roll < 0.58
+        super().gust(0.53 if disk else 0.97 if roll > 0.85 else roll)
+
+
+def test_promises_are_kept_where_everything_is_promised_and_sessions_are_being_read() -> None:
+    waited = given_up = 0
+    for seed in range(0, 3000, 6):
+        storm = run(TightStorm(seed))
+        given_up += storm.machine.holdings.tree.evictions
+        waited += storm.overdrawn
+    assert given_up > 1000, given_up
+    assert waited > 20, waited
 
 
 class DiskStorm(Storm):

@@ -84,7 +84,9 @@ class SlotJob:
 
 
 class Storm:
-    """One run. `decisions` is everything that happened, ready to be replayed."""
+    """One run. `decisions` is everything that happened, ready to be replayed. `limits` are of requests."""
+
+    limits = (0, 1, 2, 5, 8, 40, 5000)
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -131,6 +133,7 @@ class Storm:
         self.known: deque[int] = deque(maxlen=KNOWN)
         self.ledgers: list[bytes | None] = [None] * lanes
         self.owners: dict[int, int] = {}  # by lane the request that was admitted there last
+        self.overdrawn = 0  # events behind which promised pages were being read for a file
         self.exact = 0  # requests that went on inside a block
         self.files: list[File] = []
         self.slot_jobs: dict[int, SlotJob] = {}
@@ -167,6 +170,7 @@ class Storm:
         before, lanes = list(holdings.sessions), list(self.machine.lanes)
         missing = [holdings.state_of(s) if s is not None and holdings._misses_disk(s) else None for s in before]
         failures = self.machine.slots.disk_save_failures
+        evictions = holdings.tree.evictions
         commands = self.machine.handle(event, self.now)
         self.decisions.append((self.now, event, commands))
         self.check_displaced(event, before)
@@ -175,6 +179,10 @@ class Storm:
         for command in commands:
             self.obey(command)
         self.machine.audit()
+        self.overdrawn += holdings.room.to_promise() < 0
+        self.check_promises()
+        if holdings.tree.evictions > evictions:
+            self.check_given_up(before, lanes, commands)
         self.check_lanes()
         if len(self.decisions) % 16 == 0:
             self.check_tree()
@@ -416,6 +424,37 @@ class Storm:
         for lane, (old, new) in enumerate(zip(before, holdings.sessions, strict=True)):
             if old is not None and old is not new and old.file and old.tokens:
                 assert not old.changed or lane in followed
+
+    def check_promises(self) -> None:
+        """Whoever was admitted can have every page that is missing, from those that no request has and nobody reads."""
+        holdings = self.machine.holdings
+        missing = 0
+        for request_id, hold in holdings._holds.items():
+            client = self.clients[request_id]
+            mapped = len(self.memory.tables.get(request_id, ()))
+            whole = pages_for(client.prompt + max(self.effective(client) - 1, 0))
+            promised = holdings.pages.promised_to(request_id)
+            # Before it begins nobody but the scheduler knows what it has.
+            assert promised == whole - mapped if hold.begun else promised <= whole
+            missing += promised
+        mapped_pages = {page for table in self.memory.tables.values() for page in table}
+        written = [job.order for job in self.slot_jobs.values() if isinstance(job.order, cmd.WriteSession)]
+        filled = [page for order in written for page in order.pages]
+        filled += self.disk_filling[0].pages if self.disk_filling is not None else ()
+        assert not mapped_pages & set(filled)
+        assert missing <= self.pages - len(mapped_pages) - len(filled)
+
+    def check_given_up(
+        self, before: Sequence[Session | None], lanes: Sequence[LaneState], commands: Sequence[cmd.Command]
+    ) -> None:
+        """No block goes while a page is free: what is free now was left by sessions that went, or copied ahead."""
+        holdings = self.machine.holdings
+        ahead = len(holdings._holds) if self.settings.host_pages else 0
+        gone = sum(old is not new for old, new in zip(before, holdings.sessions, strict=True))
+        # Some have come and gone with this one event.
+        gone += sum(isinstance(command, cmd.Finish | cmd.Fail) for command in commands)
+        gone += lanes.count(LaneState.VACATING)
+        assert holdings.pages.free <= ahead + gone
 
     def check_retained(
         self,
@@ -824,7 +863,7 @@ class Storm:
         client.prepared = True
         client.history = self.compose()
         client.prompt = len(client.history)
-        client.limit = self.random.choice([0, 1, 2, 5, 8, 40, 5000])
+        client.limit = self.random.choice(self.limits)
         self.known.append(request_id)
         blocks, marks = self.blocks(client.history), self.marks(client.prompt)
         priority = self.random.choice([0, 0, 0, 0, 1, -1])
