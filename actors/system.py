@@ -280,7 +280,8 @@ class System:
         engine = self._engine
         assert engine is not None
         try:
-            await self._device.run(lambda: warm_up(engine, self.machine.settings.draft_tokens))
+            settings = self.machine.settings
+            await self._device.run(lambda: warm_up(engine, settings.max_context_tokens, settings.draft_tokens))
         except Exception as error:
             log.warning("the warm-up generation failed", error=f"{type(error).__name__}: {error}")
         self._tell(ev.WarmedUp())

@@ -11,14 +11,19 @@ PROMPT = (0, 1, 2, 3)
 TOKENS = 4
 
 
-def warm_up(engine: EngineLike, guesses: int = 0) -> None:
-    """Generate at least four tokens on lane 0, with up to so many guesses a round, and forget them."""
+def warm_up(engine: EngineLike, max_context_tokens: int, guesses: int = 0) -> None:
+    """Generate at least four tokens on lane 0, or as many as the context holds, with up to so many guesses a round, and
+    forget them.
+    """
     greedy = Sampling(0.0, 20, 1.0, 0.0, 0.0, 0.0, 0)
     nothing = PageMapping(1, ())
-    engine.launch(PrefillChunk(0, 0, PROMPT, PageMapping(0, (0,)), LaneSetup(greedy, ()), sample=True)).wait()
-    position = len(PROMPT)
+    prompt = PROMPT[:max_context_tokens]
+    engine.launch(PrefillChunk(0, 0, prompt, PageMapping(0, (0,)), LaneSetup(greedy, ()), sample=True)).wait()
+    position = len(prompt)
     for _ in range(TOKENS - 1):
-        row = DecodeRow(0, position, nothing, drafts=guesses)
+        if position >= max_context_tokens:
+            break
+        row = DecodeRow(0, position, nothing, drafts=min(guesses, max_context_tokens - 1 - position))
         (drawn,) = engine.launch(DecodeRound((row,))).wait().drawn
         position += len(drawn.token_ids)
     engine.reset()

@@ -132,6 +132,12 @@ def _text(text: str) -> str:
     return text
 
 
+def _name(text: str) -> str:
+    if not _text(text).isprintable():
+        raise OptionError("must have no line breaks and other control characters")
+    return text
+
+
 def _path(text: str) -> Path:
     return Path(_text(text))
 
@@ -192,7 +198,7 @@ OPTIONS: dict[str, _Option] = {
     "--tls-key": _Option("FILE", "PEM private key; with --tls-cert", _path),
     "--cors": _Option("", "let web pages of any origin call the server"),
     "--web-dir": _Option("DIR", "serve the files of this folder, with its index.html at /", _path),
-    "--model-id": _Option("ID", "public model id (the artifact's name)", _text),
+    "--model-id": _Option("ID", "public model id (the artifact's name)", _name),
     "--max-request-mib": _Option("N", "largest request body (384)", _integer(1)),
     "--response-store-max-records": _Option("N", "stored responses (1024)", _integer(1)),
     "--response-store-max-mib": _Option("N", "memory of stored responses (256)", _integer(1)),

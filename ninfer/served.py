@@ -20,7 +20,7 @@ from ninfer.api.presets import presets_for
 from ninfer.artifact.binder import BoundArtifact
 from ninfer.artifact.config import LINEAR_ATTENTION, TextConfig
 from ninfer.artifact.container import Artifact
-from ninfer.config import EngineSettings, Settings
+from ninfer.config import MIB, EngineSettings, Settings
 from ninfer.constraints.compiler import Compiler
 from ninfer.engine.available import available_bytes
 from ninfer.engine.devices import gpu_identity
@@ -115,10 +115,14 @@ def settle_memory() -> None:
 
 
 def with_host_pages(settings: Settings, served: Served) -> Settings:
-    """With the number of pages that the cache in host memory has room for."""
+    """With the number of pages that the cache in host memory has room for; raises StartupError where that has none."""
+    budget = settings.engine.host_kv_cache_bytes
+    free = available_bytes(torch.device("cpu"), None) if budget and settings.script is None else budget
+    if budget > free:
+        raise StartupError(f"--host-kv-cache-mib {budget // MIB}: {free // MIB} MiB of host memory are free")
     specs = _page_specs(served.bound.text, settings.engine)
     page_bytes = sum(math.prod(spec.shape) * ITEM_BYTES[spec.dtype] for spec in specs)
-    pages = settings.engine.host_kv_cache_bytes // page_bytes if page_bytes else 0
+    pages = budget // page_bytes if page_bytes else 0
     return replace(
         settings,
         engine=replace(settings.engine, host_pages=pages),

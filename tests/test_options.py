@@ -95,6 +95,7 @@ def test_values_reach_the_tree() -> None:
         ("--port=", "must be an integer"),
         ("--cors=yes", "--cors takes no value"),
         ("--host=", "must not be empty"),
+        ("--model-id=a\x00b", "must have no line breaks"),
         ("--temperature nan", "must be in [0,2]"),
         ("--temperature hot", "must be a number"),
         ("--top-p 1.5", "must be in [0,1]"),
