@@ -66,6 +66,8 @@ class LaneActor:
     """Serves one request at a time. What arrives for a request it no longer serves was on its way when that ended.
 
     The mailbox is unlimited because its only writers, the steps of one lane, are limited by the output of the request.
+
+    decoded_tokens   of all answers so far, without the first of each, which comes with the prompt
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class LaneActor:
         self._report = report
         self._speculates = speculates
         self._service: _Service | None = None
+        self.decoded_tokens = 0
 
     async def run(self) -> None:
         """Handle messages until the mailbox is closed."""
@@ -163,7 +166,9 @@ class LaneActor:
             drafted, accepted, copied = message.guesses
             service.guesses += landed(drafted, accepted, copied=copied)
         service.logprobs.extend(message.logprobs)
+        before = max(1, parser.completion_tokens)
         deltas = parser.feed(message.token_ids)
+        self.decoded_tokens += parser.completion_tokens - before
         if deltas:
             self._publish(service, deltas)
         if parser.stop_string is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -35,6 +36,7 @@ from ninfer.ledger import BlockNames, Ledger
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
+from ninfer.scheduler.statistics import SchedulerStatistics
 from ninfer.scheduler.transitions import LaneState
 from ninfer.speculation.copying import DEFAULT_MIN_MATCH, CopyRules
 from ninfer.text.tokenizer import Tokenizer
@@ -111,7 +113,7 @@ class System:
         self.gateway = Gateway(
             self._mailbox,
             lambda: self.machine.lifecycle,
-            self.machine.statistics,
+            self._statistics,
             self.slots.mailbox,
             self.ring.mailbox,
             self._scheduler.timeline,
@@ -275,6 +277,14 @@ class System:
             )
         )
         await self._disk.find()
+
+    def _statistics(self) -> SchedulerStatistics:
+        """What the scheduler tells, with the tokens that answers have: of a round in which a stop string ends one, the
+        scheduler does not know how many those are.
+        """
+        told = self.machine.statistics()
+        decoded = sum(lane.decoded_tokens for lane in self.lanes)
+        return replace(told, totals=replace(told.totals, decode_tokens=decoded))
 
     async def _warm_up(self) -> None:
         engine = self._engine

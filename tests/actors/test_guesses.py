@@ -183,6 +183,7 @@ async def said(settings: SchedulerSettings, *, folds_late: bool) -> tuple[list[t
         for number, text in enumerate(texts)
     ]
     answers: dict[int, tuple[str, FinishReason]] = {}
+    decoded: list[int] = []
     async with running(settings, engine=FakeEngine(echo, folds_late=folds_late)) as state:
 
         async def ask(number: int) -> None:
@@ -193,12 +194,15 @@ async def said(settings: SchedulerSettings, *, folds_late: bool) -> tuple[list[t
             end = last(replies)
             assert isinstance(end, Finished)
             answers[number] = content(replies), end.reason
+            decoded.append(end.usage.completion_tokens - 1)
             await ticket.release()
 
         async with anyio.create_task_group() as tasks:
             for number in range(len(asked)):
                 tasks.start_soon(ask, number)
-        drafted = state.system.machine.statistics().totals.drafted_tokens
+        totals = state.system.gateway.statistics().totals
+        drafted = totals.drafted_tokens
+        assert totals.decode_tokens == sum(decoded), "what stood behind a stop string in its round counts nowhere"
     return [answers[number] for number in range(len(asked))], drafted
 
 
