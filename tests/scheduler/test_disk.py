@@ -182,19 +182,18 @@ def test_without_a_place_for_states_nothing_goes_to_disk() -> None:
 
 
 def test_no_room_is_made_for_a_file_while_a_session_is_being_read() -> None:
-    driver = server()
-    driver.say(A)
-    driver.ask(text(300, 2))
-    save(driver)
-    driver.run()
-    request = driver.ask(A)
-    save(driver)
-    (reading,) = driver.slot(0, "save")  # which may turn out to be older than what would go for the file
+    driver = server(lanes=3, pages=10, max_context_tokens=640)
+    for seed in (1, 2):
+        driver.say(text(300, seed))
+    driver.send(ev.DiskFound("kv-0", 100, blocks(text(192, 3)), (3,)))
+    request = driver.ask(text(200, 3))
+    assert save(driver).read.lane == 0
+    (reading,) = driver.slot(1, "save")  # that session goes to no disk, and could go for the file next
     assert isinstance(reading, cmd.ReadSession)
     fetch(driver)
     assert the(driver, cmd.DropRead)
     assert not driver.chunks(request)
-    driver.send(ev.SlotDone(reading.ticket, 0, True))
+    driver.send(ev.SlotDone(reading.ticket, 1, True))
     driver.run()
     assert driver.reused(request)[1:] == ("full_reset", 0)
 

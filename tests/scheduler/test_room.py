@@ -97,6 +97,19 @@ def test_who_passes_the_head_takes_only_what_is_free_for_good() -> None:
     assert server.admission(later)
 
 
+def test_a_session_that_was_asked_for_goes_later_though_nothing_came_of_it() -> None:
+    server = Driver(pages=32, lanes=3, max_context_tokens=2048, prefill_chunk_tokens=64)
+    first = server.say(text(320, 1), limit=2)
+    server.say(text(320, 2))
+    server.ask(text(64 * 20, 3), 64 * 6, priority=-1)  # 26 pages; 22 are free
+    again = server.ask(server.histories[first] + text(10, 4))
+    assert server.machine.requests[again].lane == 0
+    server.send(ev.Released(again))
+    while given_up(server) < 4:
+        server.land()
+    assert server.machine.lanes[:2] == [LaneState.RETAINED, LaneState.EMPTY]
+
+
 # --- copies to host memory -----------------------------------------------------------------------------------------
 
 
@@ -148,6 +161,18 @@ def test_who_grows_into_a_session_that_is_being_read_waits_for_that(steps_ahead:
     assert cmd.Forget(0) in server.out
     server.run()
     assert len(server.histories[growing]) == 1024
+
+
+def test_the_end_of_a_session_that_is_being_read_stays_though_it_is_read_again() -> None:
+    server = Driver(pages=16, lanes=2, max_context_tokens=1024, folds_late=True, steps_ahead=0)
+    server.say(text(639, 1), limit=2)  # ten blocks, and the lane stands before the last of them
+    server.ask(text(64 * 4, 2), UNLIMITED)
+    order = read(server, 0)
+    assert (order.tokens, order.state) == (641, 576)
+    server.run()
+    assert cmd.Forget(0) not in server.out
+    server.send(ev.SlotDone(order.ticket, 0, True))
+    assert cmd.Forget(0) in server.out
 
 
 def test_a_prompt_waits_for_a_session_that_is_being_read_before_its_chunks() -> None:
