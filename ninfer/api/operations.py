@@ -111,11 +111,12 @@ def stats(operations: Operations, statistics: SchedulerStatistics, kept: Kept, u
 
 
 def _kv_cache(statistics: SchedulerStatistics, kept: Kept, max_shared: int) -> Record:
-    # Pages are promised to a request as a whole when it is admitted, and count as mapped from then on.
-    counts, used = statistics.kept, statistics.pages - statistics.pages_available
+    # All pages of its life are promised to a request when it is admitted, and mapped as it grows into them.
+    counts, entitled = statistics.kept, statistics.pages - statistics.pages_available
+    mapped = statistics.pages - statistics.pages_free
     members = ("page_groups", "entitled_pages", "mapped_pages", "free_pages")
     return {
-        "text": dict(zip(members, (statistics.pages, used, used, statistics.pages_available), strict=True)),
+        "text": dict(zip(members, (statistics.pages, entitled, mapped, statistics.pages_free), strict=True)),
         "mtp": dict.fromkeys(members, 0),
         "host": {
             "enabled": counts.host_pages > 0,

@@ -127,6 +127,7 @@ class Scheduler:
             prefilling=self.lanes.count(LaneState.PREFILLING),
             decode_ready=self.lanes.count(LaneState.DECODING),
             pages=self.pages.capacity,
+            pages_free=self.pages.free,
             pages_available=self.pages.available,
             lanes=tuple(self._lane_view(lane) for lane in range(len(self.lanes))),
             kept=kept_view(self.holdings, self.slots, self.fetches),

@@ -194,7 +194,10 @@ def kept_view(holdings: Holdings, slots: Slots, fetches: Fetches) -> KeptView:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """A frozen picture of the scheduler; metrics read only this."""
+    """A frozen picture of the scheduler; metrics read only this.
+
+    pages_free        of all `pages`, those that hold nothing; `pages_available` of these are promised to nobody
+    """
 
     lifecycle: str
     preparing: int
@@ -203,6 +206,7 @@ class SchedulerStatistics:
     prefilling: int
     decode_ready: int
     pages: int
+    pages_free: int
     pages_available: int
     lanes: tuple[LaneView, ...]
     kept: KeptView

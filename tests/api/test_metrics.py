@@ -115,6 +115,14 @@ def test_what_is_kept_in_the_snapshot_and_in_the_load() -> None:
     assert (occupancy["host_state_slots"], occupancy["host_kv_bytes"]) == (7, 15_000)
 
 
+def test_pages_that_are_promised_are_not_mapped_before_they_are_taken() -> None:
+    busy = replace(Scheduler(SETTINGS).statistics(), pages=40, pages_free=25, pages_available=10)
+    cache = stats(OPERATIONS, busy, Kept(), UNIX_TIME)["kv_cache"]
+    assert isinstance(cache, dict)
+    assert cache["text"] == {"page_groups": 40, "entitled_pages": 30, "mapped_pages": 15, "free_pages": 25}
+    assert "ninfer:kv_pages_used 30" in metrics(busy, Kept(), Observed(), UNIX_TIME).decode().splitlines()
+
+
 def test_without_a_cache_in_host_memory_it_is_off() -> None:
     off = stats(OPERATIONS, Scheduler(SETTINGS).statistics(), Kept(), UNIX_TIME)["kv_cache"]
     assert isinstance(off, dict)
