@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from ninfer.actors.messages import ConstraintReport
 from ninfer.actors.runtime.mailbox import Mailbox
+from ninfer.constraints.ahead import NOTHING, Ahead
 from ninfer.constraints.enforced import Enforced
 from ninfer.constraints.matcher import Branch, ThinkingControl
 from ninfer.errors import ActorStopped, DeadEnd
@@ -24,9 +25,18 @@ AT_ONCE = 4
 log = structlog.get_logger(__name__)
 
 
-# Tokens that are likely to be drawn next, and a mask behind each.
-Ahead = tuple[tuple[int, ...], tuple[bytes, ...]]
-NOTHING: Ahead = ((), ())
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """What somebody guesses that a request draws next.
+
+    own   whether it is the engine; else it is copied from the request's text
+    """
+
+    ids: tuple[int, ...] = ()
+    own: bool = False
+
+
+NO_GUESSES = Guesses()
 
 
 @dataclass(slots=True)
@@ -57,7 +67,7 @@ class _Held:
 
     def count(self) -> None:
         """A mask is there that a step will be given."""
-        for mask in (self.mask, *self.ahead[1]):
+        for mask in (self.mask, *self.ahead.masks):
             if mask is not None:
                 self.positions += 1
                 self.upload_bytes += len(mask)
@@ -68,6 +78,7 @@ class _Advance:
     request_id: int
     held: _Held
     token_ids: tuple[int, ...]
+    guesses: Guesses
 
 
 class Masks:
@@ -116,19 +127,20 @@ class Masks:
         held = self._held.get(request_id)
         return held.mask if held is not None else None
 
-    def ahead(self, request_id: int, count: int) -> Ahead:
+    def ahead(self, request_id: int, count: int) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
         """The first `count` tokens that the request is likely to draw next, and what it may draw behind each."""
-        ids, masks = self._held[request_id].ahead
-        return ids[:count], masks[:count]
+        ahead = self._held[request_id].ahead
+        return ahead.ids[:count], ahead.masks[:count]
 
     def halts(self, request_id: int) -> bytes | None:
         """Ids behind which the request has another mask; None where it has one behind each, or none at all."""
         held = self._held.get(request_id)
         return held.enforced.matcher.halts if held is not None and held.free else None
 
-    def drawn(self, request_id: int, token_ids: Sequence[int]) -> int:
+    def drawn(self, request_id: int, token_ids: Sequence[int], guesses: Guesses = NO_GUESSES) -> int:
         """These ids were drawn for a request, and none of them ends it: make the next mask, if it needs one.
 
+        guesses   of what it draws behind them, for masks behind each
         returns  tokens that it may draw under the mask that it has; 0 if another one is being made, or it has none
         """
         held = self._held.get(request_id)
@@ -147,7 +159,7 @@ class Masks:
                 return held.free
         held.settled = anyio.Event()
         try:
-            self.mailbox.put_nowait(_Advance(request_id, held, tuple(token_ids)))
+            self.mailbox.put_nowait(_Advance(request_id, held, tuple(token_ids), guesses))
         except ActorStopped:
             held.settled.set()  # its client has been told
         return 0
@@ -200,26 +212,36 @@ class Masks:
     async def _make(self, message: _Advance, limiter: anyio.CapacityLimiter) -> None:
         event: Event
         try:
-            await to_thread.run_sync(self._step, message.held, message.token_ids, limiter=limiter)
+            mask_s = await to_thread.run_sync(self._step, message, limiter=limiter)
         except DeadEnd as error:
             event = MaskFailed(message.request_id, error.code)
         except Exception as error:
             log.exception("a mask could not be made", error=f"{type(error).__name__}: {error}")
             event = MaskFailed(message.request_id, "internal_error")
         else:
-            held, (ids, masks) = message.held, message.held.ahead
-            self._note(message.request_id, held.mask, masks)
-            event = MaskReady(message.request_id, len(ids), held.free, masked=not held.enforced.matcher.is_free)
+            held, ahead, guesses = message.held, message.held.ahead, message.guesses
+            self._note(message.request_id, held.mask, ahead.masks)
+            event = MaskReady(
+                message.request_id,
+                len(ahead.ids),
+                held.free,
+                masked=not held.enforced.matcher.is_free,
+                guessed=len(guesses.ids) if guesses.own and (ahead.guessed or not ahead.ids) else 0,
+                mask_s=mask_s,
+            )
         message.held.settled.set()
         self._report(event)
 
-    def _step(self, held: _Held, token_ids: tuple[int, ...]) -> None:
-        """On a worker thread, which has the matcher for itself until the scheduler is told."""
+    def _step(self, message: _Advance) -> float:
+        """On a worker thread, which has the matcher for itself until the scheduler is told; returns seconds a mask."""
+        held = message.held
         matcher, begin = held.enforced.matcher, self._clock()
-        held.advance(token_ids)
+        held.advance(message.token_ids)
         advanced = self._clock()
         held.mask = matcher.mask()
-        held.ahead = matcher.ahead(self._most) if held.mask is not None and self._most else NOTHING
+        held.ahead = matcher.ahead(self._most, message.guesses.ids) if held.mask is not None else NOTHING
+        made = self._clock()
         held.matcher_s += advanced - begin
-        held.mask_s += self._clock() - advanced
+        held.mask_s += made - advanced
         held.count()
+        return (made - advanced) / (1 + len(held.ahead.masks))

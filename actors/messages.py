@@ -14,6 +14,7 @@ from ninfer.constraints.enforced import Enforced
 from ninfer.constraints.matcher import ThinkingControl
 from ninfer.errors import NinferError
 from ninfer.ledger import PromptIdentity
+from ninfer.scheduler.commands import RowStart
 from ninfer.speculation.copying import CopyIndex
 from ninfer.speculation.statistics import DraftStatistics
 from ninfer.step import DecodeRound, PageMapping, TokenLogprobs, Transfer
@@ -200,14 +201,13 @@ class ReadPart:
 
 @dataclass(frozen=True, slots=True)
 class DecodeTogether:
-    """To the decode actor: run one round; row `i` belongs to request ``request_ids[i]``, and up to ``copies[i]``
-    guesses for it may be copied from its text.
+    """To the decode actor: run one round. Row `i` is the plan of ``rows[i]``, which say whose it is and what may be
+    copied for it; one that has guesses already has no others.
     """
 
     step: int
-    request_ids: tuple[int, ...]
+    rows: tuple[RowStart, ...]
     round: DecodeRound
-    copies: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

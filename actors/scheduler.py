@@ -274,20 +274,17 @@ class SchedulerActor:
         self._prefill.mailbox.put_nowait(ReadPart(command.step, command.last))
 
     def _start_round(self, command: cmd.StartRound, _now: float) -> None:
-        rows = tuple(self._row(row) for row in command.rows)
-        request_ids = tuple(row.request_id for row in command.rows)
-        plan = DecodeRound(rows, command.before)
-        changes = (plan.mask is not None and plan.halts is None for plan in rows)
-        copies = tuple(0 if fixed else row.copies for row, fixed in zip(command.rows, changes, strict=True))
-        self._decode.mailbox.put_nowait(DecodeTogether(command.step, request_ids, plan, copies))
+        plan = DecodeRound(tuple(self._row(row) for row in command.rows), command.before)
+        self._decode.mailbox.put_nowait(DecodeTogether(command.step, command.rows, plan))
 
     def _row(self, row: cmd.RowStart) -> DecodeRow:
         mask = self._masks.mask(row.request_id)
         halts = self._masks.halts(row.request_id)
         if mask is None or halts is not None:
             return DecodeRow(row.lane, row.position, row.mapping, mask, row.drafts, halts=halts)
-        guesses, behind = self._masks.ahead(row.request_id, row.copies)
-        return DecodeRow(row.lane, row.position, row.mapping, mask, len(guesses), guesses or None, behind)
+        # Not None even if there are none: behind a mask nobody else may guess.
+        guesses, behind = self._masks.ahead(row.request_id, max(row.drafts, row.copies))
+        return DecodeRow(row.lane, row.position, row.mapping, mask, len(guesses), guesses, behind, foresee=row.foresee)
 
     def _finish(self, command: cmd.Finish, _now: float) -> None:
         reason = FinishReason(command.reason)

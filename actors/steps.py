@@ -12,7 +12,7 @@ from ninfer.actors.engine import EngineLike, Pending
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.lane import LaneActor
 from ninfer.actors.ledgers import Ledgers
-from ninfer.actors.masks import Masks
+from ninfer.actors.masks import NO_GUESSES, Guesses, Masks
 from ninfer.actors.messages import Draw, LaneMessage
 from ninfer.actors.runtime.clock import Clock
 from ninfer.actors.runtime.mailbox import Mailbox
@@ -76,12 +76,14 @@ class StepActor(Generic[M]):
 
         self._device.launch(step, lambda: launch(engine), landed, failed)
 
-    def _free(self, request_id: int, drawn: Drawn) -> int:
-        """How many more tokens a request may draw under its mask; with 0 the one behind these is made meanwhile."""
+    def _free(self, request_id: int, drawn: Drawn, guesses: Guesses = NO_GUESSES) -> int:
+        """How many more tokens a request may draw under its mask; with 0 the one behind these is made meanwhile, and
+        those behind guesses.
+        """
         if drawn.stopped:
             self._masks.stopped(request_id, drawn.token_ids)
             return 0
-        return self._masks.drawn(request_id, drawn.token_ids)
+        return self._masks.drawn(request_id, drawn.token_ids, guesses)
 
     def _hand_over(
         self, request_id: int, drawn: Drawn, now: float, guesses: tuple[int, int, bool] | None = None

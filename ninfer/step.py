@@ -142,6 +142,8 @@ class DecodeRow:
     masks    with a mask and without `halts`: what may be drawn behind each copied guess
     halts    ids behind which the mask is another one, in the form of a mask; behind all others it is the same. Such an
              id is the last that this round draws for the row, whatever was guessed behind it
+    foresee  how many tokens behind those that the round draws the engine is to guess as well and tell of, for masks
+             behind them to be made; it may guess fewer
     """
 
     lane: int
@@ -152,6 +154,7 @@ class DecodeRow:
     copied: tuple[int, ...] | None = field(default=None, repr=False)
     masks: tuple[bytes, ...] = field(default=(), repr=False)
     halts: bytes | None = field(default=None, repr=False)
+    foresee: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,7 @@ class Drawn:
     drafted    guesses that were verified
     accepted   how many of them, from the first on, are among the tokens with another one behind them
     logprobs   one for each token, if the lane's set-up asks for them
+    foreseen   what is guessed to follow these tokens, where the row asks for it
     """
 
     lane: int
@@ -198,6 +202,7 @@ class Drawn:
     drafted: int = 0
     accepted: int = 0
     logprobs: tuple[TokenLogprobs, ...] = field(default=(), repr=False)
+    foreseen: tuple[int, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -264,7 +264,7 @@ async def test_another_sampling_law_draws_other_tokens(
         (lambda run: changed(run, where(run, type="Prompt"), sampling={}), "not content of this version"),
         (lambda run: changed(run, 0, engine=None), "there was no model behind it"),
         (lambda run: changed(run, 0, engine={}), "not one of this version"),
-        (lambda run: changed(run, 0, format_version=2), "event log format 2 is not 5"),
+        (lambda run: changed(run, 0, format_version=2), "event log format 2 is not 6"),
         (
             lambda run: changed(run, 0, engine={**orjson.loads(run[0])["engine"], "weights_id": "other"}),
             "written with another model",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
 from llguidance import LLMatcher
 
+from ninfer.constraints.ahead import NOTHING, Ahead, walk
 from ninfer.constraints.vocabulary import Vocabulary, marker_progress
 from ninfer.errors import DeadEnd
 
@@ -89,6 +90,7 @@ class Matcher:
     ) -> None:
         self._vocabulary = vocabulary
         self._grammar = grammar
+        self._present: bytes | None = None  # the mask where the grammar stands, once somebody has asked
         self._forced: list[int] = []
         self._matched = 0
         self._thought = 0
@@ -174,53 +176,38 @@ class Matcher:
             return vocabulary.only(self._forced[0])
         if self._grammar is None or self.stage is Stage.ENDED:
             return None
-        return self._mask_of(self._grammar)
+        return self._mask_here(self._grammar)
 
-    def ahead(self, most: int) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """At most so many ids that are likely to come next because little else may, and behind each of them a mask.
+    def ahead(self, most: int, guesses: Sequence[int] = ()) -> Ahead:
+        """At most so many ids that are likely to come next, and behind each of them a mask. Nothing is taken.
 
-        The sampler need not draw them: another cut of the same text into ids may be legal too. Nothing is taken.
+        guesses   of the answer's next ids: see :func:`ninfer.constraints.ahead.walk`
+
+        The sampler need not draw them: another cut of a text into ids may be legal where no other text is.
         """
-        if self.stage is Stage.CLOSING:
-            masks = [self._vocabulary.only(token_id) for token_id in self._forced[1:]]
-            forced = self._forced_by(self._grammar) if self._grammar is not None else ()
-            return self._pairs(self._forced, masks, self._grammar, forced, most)
-        if self.stage is not Stage.ANSWER or self._grammar is None:
-            return (), ()
-        return self._pairs((), [], self._grammar, self._forced_by(self._grammar) if most else (), most)
+        vocabulary, grammar = self._vocabulary, self._grammar
+        if not most or self.stage not in (Stage.CLOSING, Stage.ANSWER):
+            return NOTHING
+        told = tuple(self._forced) if self.stage is Stage.CLOSING else ()
+        masks = tuple(map(vocabulary.only, told[1:]))
+        if grammar is None:
+            return Ahead(told[: min(most, len(masks))], masks[:most])
+        if len(masks) >= most:
+            return Ahead(told[:most], masks[:most])
+        try:
+            present = self._mask_here(grammar)
+        except DeadEnd:
+            return Ahead(told[: len(masks)], masks)  # whoever really gets there is told
+        place = _Behind(grammar.deep_copy(), self._mask_of, vocabulary)
+        behind = walk(place, present, () if told else guesses, most - len(told), vocabulary.stop_ids)
+        if not told:
+            return behind
+        return Ahead((*told, *behind.ids), (*masks, present, *behind.masks))
 
-    def _forced_by(self, grammar: LLMatcher) -> Sequence[int]:
-        """The text that the grammar leaves no choice about, as a tokenizer cuts it."""
-        text = grammar.compute_ff_bytes().decode(errors="ignore")
-        return self._vocabulary.tokenizer.encode(text) if text else ()
-
-    def _pairs(
-        self,
-        told: Sequence[int],
-        masks: list[bytes],
-        grammar: LLMatcher | None,
-        forced: Sequence[int],
-        most: int,
-    ) -> tuple[tuple[int, ...], tuple[bytes, ...]]:
-        """`told` with their masks, of which the one behind the last is the grammar's, then what that forces itself."""
-        ids = list(told)
-        if grammar is not None:
-            state = grammar.deep_copy() if forced else grammar
-            try:
-                present = self._mask_of(state)
-                if told:
-                    masks.append(present)
-                for token_id in forced[:most]:
-                    legal = present[token_id // 8] >> token_id % 8 & 1
-                    if not legal or state.try_consume_tokens([token_id]) != 1:
-                        break
-                    present = self._mask_of(state)
-                    ids.append(token_id)
-                    masks.append(present)
-            except DeadEnd:
-                pass  # whoever really gets there is told
-        count = min(len(ids), len(masks), most)
-        return tuple(ids[:count]), tuple(masks[:count])
+    def _mask_here(self, grammar: LLMatcher) -> bytes:
+        if self._present is None:
+            self._present = self._mask_of(grammar)
+        return self._present
 
     def _mask_of(self, grammar: LLMatcher) -> bytes:
         """What the answer may go on with where the grammar stands; raises DeadEnd if there is nothing."""
@@ -259,5 +246,23 @@ class Matcher:
 
     def _consume(self, token_ids: Sequence[int]) -> None:
         assert self._grammar is not None
+        self._present = None
         if self._grammar.try_consume_tokens(list(token_ids)) != len(token_ids):
             raise DeadEnd
+
+
+class _Behind:
+    """A place behind what has been drawn; the `grammar` that stands there is its own."""
+
+    def __init__(self, grammar: LLMatcher, mask_of: Callable[[LLMatcher], bytes], vocabulary: Vocabulary) -> None:
+        self._grammar, self._mask_of, self._vocabulary = grammar, mask_of, vocabulary
+
+    def mask(self) -> bytes:
+        return self._mask_of(self._grammar)
+
+    def forced(self) -> Sequence[int]:
+        text = self._grammar.compute_ff_bytes().decode(errors="ignore")
+        return self._vocabulary.tokenizer.encode(text) if text else ()
+
+    def take(self, token_id: int) -> bool:
+        return self._grammar.try_consume_tokens([token_id]) == 1

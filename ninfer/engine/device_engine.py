@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ninfer.config import EngineSettings
 from ninfer.engine.available import available_bytes
+from ninfer.engine.captured import Captured, Part
 from ninfer.engine.device_layout import DeviceLayout, Drafting, Workspace, build_workspace, tensor_bytes
 from ninfer.engine.device_step import DeviceStep, Marks
 from ninfer.engine.devices import chunk_policy, gpu_name, settle_device
@@ -75,7 +76,7 @@ class _Row:
 @dataclass(frozen=True, slots=True)
 class _HostSlot:
     """Page-locked memory of one step, so that copies need nobody to wait: inputs [4, 8], results [T, 2], ids [chunk],
-    begin [1], with a drafter its inputs and results, int32."""
+    begin [1], with guesses the inputs, results and guesses of :class:`DraftRound`, int32."""
 
     inputs: Tensor
     results: Tensor
@@ -83,6 +84,7 @@ class _HostSlot:
     begin: Tensor
     drafts: DraftInputs
     drafted: Tensor
+    guesses: Tensor
 
 
 class DeviceEngine(KeepsStates):
@@ -110,14 +112,16 @@ class DeviceEngine(KeepsStates):
         self._transfers = Transfers(cache.carried, settings, workspace.chunk.matrix)
         self._tables = self._pinned(*cache.tables.shape)
         self._drafting = workspace.drafting
+        self._captured = Captured(workspace, drafter=weights.drafter is not None)
         room = pages_for(settings.max_context_tokens)
         self._limits = TableLimits(settings.max_context_tokens, memory.pages, room)
         self._unseen: list[tuple[int, ...]] = [()] * settings.lanes
+        # Guesses for the next round of a lane, if they were made behind its last; the drafter has looked at that then.
+        self._made: list[tuple[int, ...] | None] = [None] * settings.lanes
         self._slots = [self._host_slot() for _ in range(_HOST_SLOTS)]
         self._next_slot = 0
         self._logit_rows = [0]
         self._open: tuple[PrefillChunk, int] | None = None  # a chunk that has parts to come, and the next of them
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         cache.drawing.masks.fill_(_EVERYTHING)
         cache.drawing.halts.zero_()
 
@@ -148,7 +152,7 @@ class DeviceEngine(KeepsStates):
             engine = cls(settings, memory, weights, cache, workspace, public_ids, layout)
             engine._warm_up()
             if device.type == "cuda" and settings.cuda_graph:
-                engine._capture()
+                engine._captured.capture()
             engine.reset()
         return engine
 
@@ -170,7 +174,7 @@ class DeviceEngine(KeepsStates):
     @property
     def logits(self) -> Tensor:
         """[rows, V] fp32 copy: what the last launched step drew from, a row for each token of a round's lanes, guesses
-        included; public ids first, then the reserved rows.
+        included; public ids first, then the reserved rows. Something else behind a round that foresees.
         """
         return self._workspace.shared.logits[self._logit_rows]
 
@@ -201,6 +205,7 @@ class DeviceEngine(KeepsStates):
         except RuntimeError as error:
             raise DeviceFault(f"the device is lost: {error}") from error
         self._lanes = [Lane() for _ in self._lanes]
+        self._made = [None] * len(self._lanes)
         self._open = None
 
     @overload
@@ -276,6 +281,7 @@ class DeviceEngine(KeepsStates):
             seen = self._seen(chunk)
             self._chunks.show_drafter(chunk.lane, chunk.begin, tokens, 0 if seen is None else 1 + len(seen))
             self._unseen[chunk.lane] = (0,)  # one position, and the token behind it is not known
+            self._made[chunk.lane] = None
         lane.advance(end)
         if chunk.sample:
             drawn_by = uniform(lane.running.sampling.seed, end, Purpose.PREFILL)
@@ -336,7 +342,7 @@ class DeviceEngine(KeepsStates):
             told.append(self._enter(row, 0, drawn_by))
             lane.frontier = row.position + 1
         self._tell(slot, told)
-        self._replay(len(lanes))
+        self._captured.replay(Part.ROUND, len(lanes))
         self._logit_rows = list(range(len(lanes)))
         slot.results.copy_(self._workspace.shared.results, non_blocking=True)
         logprobs = self._logprobs(lanes, self._workspace.shared.results[:, :1])
@@ -358,27 +364,60 @@ class DeviceEngine(KeepsStates):
             live = min(row.drafts if row.copied is None else len(row.copied), drafting.widest) if has_guesses else 0
             uniforms = tuple(uniform(seed, row.position + at, Purpose.DECODE) for at in range(1 + live))
             told.append(self._enter(row, live))
-            wishes.append(LaneDrafts(row.lane, row.position, self._unseen[row.lane], live, row.copied, uniforms))
+            known, made = row.copied, self._made[row.lane]
+            if known is None and made is not None and len(made) >= live:
+                known = made[:live]
+            wishes.append(LaneDrafts(row.lane, row.position, self._unseen[row.lane], live, known, uniforms))
         drafts = max(wish.live for wish in wishes)
         slot.drafts.fill(wishes, drafts, 1 + drafting.widest)
         drafting.shared.inputs.storage.copy_(slot.drafts.storage, non_blocking=True)
         self._tell(slot, told)
-        self._replay(len(lanes), drafts)
+        if self._weights.drafter is not None and not all(self._is_ready(wish) for wish in wishes):
+            self._captured.replay(Part.GUESS, len(lanes), drafts)
+        self._captured.replay(Part.ROUND, len(lanes), drafts)
         self._logit_rows = [
             number * (1 + drafts) + column for number, wish in enumerate(wishes) for column in range(1 + wish.live)
         ]
         slot.drafted.copy_(drafting.shared.results, non_blocking=True)
         logprobs = self._logprobs(lanes, drafting.shared.results[:, 2 : 3 + drafts])
+        foresee = self._foresee(plan, drafting, slot)
         marks.end()
 
         def read(seconds: float) -> DecodeResult:
             drawn = _with_logprobs(_verified(slot.drafted, wishes), logprobs)
-            for row in drawn:
+            foreseen = slot.guesses[: len(lanes) * (1 + foresee)].view(len(lanes), -1)[:, 1:].tolist()
+            for row, guesses in zip(drawn, foreseen, strict=True):
                 self._unseen[row.lane] = row.token_ids
+                self._made[row.lane] = tuple(guesses) if foresee else None
                 self._lanes[row.lane].frontier += len(row.token_ids)
-            return DecodeResult(drawn, seconds)
+            return DecodeResult(self._with_foreseen(plan, drawn), seconds)
 
         return DeviceStep(marks, read)
+
+    def _is_ready(self, wish: LaneDrafts) -> bool:
+        """Whether there is nothing that the drafter has to look at or to guess in front of a round."""
+        return wish.copied is not None and self._made[wish.lane] is not None
+
+    def _foresee(self, plan: DecodeRound, drafting: Drafting, slot: _HostSlot) -> int:
+        """Behind a round, guess for the next rows of all its lanes if one of them asks for it; returns how many."""
+        foresee = min(max(row.foresee for row in plan.rows), drafting.widest)
+        if not foresee or self._weights.drafter is None:
+            return 0
+        rows = len(plan.rows)
+        self._captured.replay(Part.TURN, rows)
+        self._captured.replay(Part.GUESS, rows, foresee)
+        count = rows * (1 + foresee)
+        slot.guesses[:count].copy_(drafting.shared.guesses[:count], non_blocking=True)
+        return foresee
+
+    def _with_foreseen(self, plan: DecodeRound, drawn: tuple[Drawn, ...]) -> tuple[Drawn, ...]:
+        """With the guesses behind what was drawn, where rows ask for them."""
+        return tuple(
+            replace(tokens, foreseen=(self._made[row.lane] or ())[: row.foresee])
+            if row.foresee and not tokens.stopped
+            else tokens
+            for row, tokens in zip(plan.rows, drawn, strict=True)
+        )
 
     def _enter(self, row: DecodeRow, live: int, drawn_by: float = 0.0) -> _Row:
         """Map, mask and fold for a row of a round with `live` guesses; what the device has to know of it."""
@@ -396,15 +435,6 @@ class DeviceEngine(KeepsStates):
             self._cache.carried.keep_entry(row.lane)  # the round folds the block before
         lane.state_block = block
         return told
-
-    def _replay(self, rows: int, drafts: int = 0) -> None:
-        graph = self._graphs.get((rows, drafts))
-        if graph is not None:
-            graph.replay()
-        elif self._drafting is not None:
-            self._drafting.rounds[rows, drafts].launch()
-        else:
-            self._workspace.rounds[rows - 1].launch()
 
     def _logprobs(self, lanes: Sequence[int], drawn: Tensor) -> dict[int, LogprobRows]:
         """Of the lanes that tell of them, for each column of a round; in host memory once the step is done.
@@ -478,10 +508,11 @@ class DeviceEngine(KeepsStates):
     def _host_slot(self) -> _HostSlot:
         chunk = self._workspace.chunk.ids.shape[0]
         rows = self._workspace.shared.results.shape[0]
-        drafted = self._workspace.drafting.shared.results.shape if self._workspace.drafting is not None else (0, 0)
+        drafting = self._workspace.drafting
+        drafted = (drafting.shared.results.shape, drafting.shared.guesses.shape) if drafting is not None else ((0, 0), (0,))
         return _HostSlot(
             self._pinned(4, MAX_ROWS), self._pinned(rows, 2), self._pinned(chunk), self._pinned(1),
-            DraftInputs(self._pinned(INPUT_WORDS)), self._pinned(*drafted),
+            DraftInputs(self._pinned(INPUT_WORDS)), *(self._pinned(*shape) for shape in drafted),
         )  # fmt: skip
 
     def _slot(self) -> _HostSlot:
@@ -513,8 +544,7 @@ class DeviceEngine(KeepsStates):
         logprob_rows(shared.logits[:ROWS_AT_ONCE, : self._public_ids], shared.results[:ROWS_AT_ONCE, 0], likeliest)
         if self._device.type != "cuda":
             return
-        for round_ in self._all_rounds.values():
-            round_.launch()
+        self._captured.launch_all()
         torch.cuda.synchronize(self._device)
         self._prefer_cache()
 
@@ -523,21 +553,6 @@ class DeviceEngine(KeepsStates):
         from ninfer.kernels.served.kernels import ROUND_KERNELS
 
         prefer_cache(ROUND_KERNELS)
-
-    def _capture(self) -> None:
-        pool = torch.cuda.graph_pool_handle()
-        for kind, round_ in sorted(self._all_rounds.items(), reverse=True, key=lambda item: item[0]):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                round_.launch()
-            self._graphs[kind] = graph
-
-    @property
-    def _all_rounds(self) -> Mapping[tuple[int, int], Round | DraftRound]:
-        """By lanes and guesses."""
-        if self._drafting is not None:
-            return self._drafting.rounds
-        return {(round_.rows, 0): round_ for round_ in self._workspace.rounds}
 
     # --- for measurements ----------------------------------------------------------------------------------------
 
@@ -576,7 +591,7 @@ class DeviceEngine(KeepsStates):
         fill_lane(self._cache, number, torch.tensor(pages, device=self._device))
         lane = self._lanes[number]
         lane.frontier, lane.state_block = tokens, tokens // PAGE_TOKENS
-        self._unseen[number] = (0,)
+        self._unseen[number], self._made[number] = (0,), None
 
     @torch.inference_mode()
     def extra_round(self, rows: int, per_lane: int) -> Round:

@@ -44,10 +44,12 @@ class Drafter:
     def __init__(self, config: TextConfig, weights: TextWeights, cache: Cache, public_ids: int, lanes: int) -> None:
         self._config, self._weights, self._cache, self._public_ids = config, weights, cache, public_ids
         self._pending: list[_Pending | None] = [None] * lanes
+        # Guesses behind what is pending, of lanes for which there are some already.
+        self._made: list[tuple[int, ...] | None] = [None] * lanes
 
     def forget(self, lane: int) -> None:
         """A lane starts anew, or goes on from a state whose hidden state nobody kept: one position stays as it is."""
-        self._pending[lane] = None
+        self._pending[lane] = self._made[lane] = None
 
     def read(self, lane: int, begin: int, ids: Tensor, hidden: Tensor) -> None:
         """Look at a chunk of a prompt: ids [n] int64 and hidden [n, H] of positions from `begin` on.
@@ -80,6 +82,24 @@ class Drafter:
 
     def guess(self, wishes: Sequence[Wish]) -> list[tuple[int, ...]]:
         """Look at what is pending in the lanes of a round, and guess; fewer than wished where nothing is known."""
+        made = [self._made[wish.lane] for wish in wishes]
+        unmade = [wish for wish, known in zip(wishes, made, strict=True) if known is None or len(known) < wish.drafts]
+        fresh = dict(zip((wish.lane for wish in unmade), self._guess(unmade), strict=True))
+        for wish in wishes:
+            self._pending[wish.lane] = self._made[wish.lane] = None
+        return [
+            fresh[wish.lane] if wish.lane in fresh else (known or ())[: wish.drafts]
+            for wish, known in zip(wishes, made, strict=True)
+        ]
+
+    def foresee(self, wishes: Sequence[Wish]) -> list[tuple[int, ...]]:
+        """The same ahead of the round that they are for. What is pending stays, in case something else comes of it."""
+        guesses = self._guess(wishes)
+        for wish, made in zip(wishes, guesses, strict=True):
+            self._made[wish.lane] = made
+        return guesses
+
+    def _guess(self, wishes: Sequence[Wish]) -> list[tuple[int, ...]]:
         ready = [(wish, pending) for wish in wishes if (pending := self._pending[wish.lane]) is not None]
         guesses: dict[int, list[int]] = {wish.lane: [] for wish in wishes}
         if ready:
@@ -89,8 +109,6 @@ class Drafter:
             m = self._predict(spans, self._ids(tokens), hidden)
             ends = torch.tensor([span.count for span in spans]).cumsum(0) - 1
             self._guess_on([wish for wish, _ in ready], m[ends.to(m.device)], guesses)
-            for wish, _ in ready:
-                self._pending[wish.lane] = None
         return [tuple(guesses[wish.lane]) for wish in wishes]
 
     def _guess_on(self, wishes: list[Wish], m: Tensor, guesses: dict[int, list[int]]) -> None:
@@ -111,7 +129,7 @@ class Drafter:
     def _keep(self, lane: int, position: int, hidden: Tensor, tokens: tuple[int, ...]) -> None:
         assert self._cache.pending is not None
         self._cache.pending[lane, : hidden.shape[0]] = hidden
-        self._pending[lane] = _Pending(position, hidden.shape[0], tokens)
+        self._pending[lane], self._made[lane] = _Pending(position, hidden.shape[0], tokens), None
 
     def _rows(self, lane: int, pending: _Pending) -> Tensor:
         assert self._cache.pending is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar, overload
 
 import torch
@@ -233,7 +233,20 @@ class Engine(KeepsStates):
             told = self._logprobs(lane, first, tokens)
             drawn.append(Drawn(row.lane, tokens, stopped, len(guess), len(tokens) - 1, told))
             first += count
-        return tuple(drawn)
+        return self._with_foreseen(plan, drawn)
+
+    def _with_foreseen(self, plan: DecodeRound, drawn: list[Drawn]) -> tuple[Drawn, ...]:
+        """With guesses for the next rows, where rows ask for them. A guess needs a page for the position before it."""
+        wishes = []
+        for row, tokens in zip(plan.rows, drawn, strict=True):
+            lane = self._lanes[row.lane]
+            room = lane.pages * PAGE_TOKENS - lane.frontier + 1
+            if self._drafter is not None and row.foresee and not tokens.stopped:
+                wishes.append(Wish(row.lane, lane.frontier, min(row.foresee, room)))
+        if self._drafter is None or not wishes:
+            return tuple(drawn)
+        foreseen = dict(zip((wish.lane for wish in wishes), self._drafter.foresee(wishes), strict=True))
+        return tuple(replace(tokens, foreseen=foreseen.get(tokens.lane, ())) for tokens in drawn)
 
     def _logprobs(self, lane: Lane, first: int, tokens: tuple[int, ...]) -> tuple[TokenLogprobs, ...]:
         """Of tokens drawn from rows of the logits from `first` on, if the lane tells of them."""

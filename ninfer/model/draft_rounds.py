@@ -1,13 +1,19 @@
 """Decode rounds with guesses on a GPU: verify all of them at once, keep those that are right (speculation spec, 3.5).
 
-A round of B lanes with up to D guesses each is one sequence of launches, captured like a plain one:
+A round of B lanes with up to D guesses each is two sequences of launches, captured like a plain one. The first, only if
+there is a drafter:
 
-    1. If there is a drafter, its layer looks at the positions of each lane's last step, now that the tokens behind them
-       are known.
-    2. It guesses D tokens one after the other; guesses that the host brought along take their places.
+    1. Its layer looks at the positions of each lane's last step, now that the tokens behind them are known.
+    2. It guesses D tokens one after the other.
+
+And the second, in which guesses that the host brought along take the places of these:
+
     3. The decoder runs the anchor and the guesses of every lane as consecutive columns.
     4. Tokens are drawn column by column for as long as they are the guessed ones.
     5. The hidden states of the columns wait for the next round.
+
+Where the host has to know the guesses, they are made ahead: behind a round the first sequence of the next one follows,
+which finds on the device what it needs to know of the round (:meth:`DraftRound.turn`).
 
 What is a guess's worth changes no token. Columns behind those that a lane has use for are computed and forgotten; what
 they write lies behind the lane's frontier, or in a page that belongs to nobody.
@@ -201,12 +207,36 @@ class DraftRound:
 
     def launch(self) -> None:
         """Everything from the pending hidden states to the results."""
+        self.guess()
+        self.verify()
+
+    def turn(self) -> None:
+        """Turn the results of a round of these lanes into what the drafter is told of the next one."""
+        drafting, rows, seen = self._drafting, self.rows, self._seen
+        inputs, results, positions = drafting.inputs, drafting.results[:rows], self._shared.inputs.positions[:rows]
+        # Numbers that mean nothing, as behind a fault, must not be addresses.
+        last = results[:, 0].clamp(0, seen - 1)
+        places = torch.arange(seen, device=results.device).minimum(last[:, None])
+        tokens = results[:, 2 : 2 + seen].clamp(0, self._public_ids - 1)
+        inputs["seen_ids"][: rows * seen].copy_(tokens.gather(1, places).view(-1))
+        inputs["seen_rows"][: rows * seen].copy_((self.lanes[:, None] * seen + places).view(-1))
+        inputs["seen_first"][:rows].copy_(positions)
+        inputs["seen_last"][:rows].copy_(torch.arange(0, rows * seen, seen, device=results.device) + last)
+        numbers = torch.arange(1, 1 + MAX_DRAFTS, device=results.device)
+        table = inputs["guess_positions"].view(MAX_DRAFTS, MAX_ROWS)
+        table[:, :rows].copy_((positions + last)[None, :] + numbers[:, None])
+
+    def guess(self) -> None:
+        """The drafter's part; nothing if there is no drafter."""
         drafter = self._drafter
         if drafter is not None:
             self._look(drafter)
             if self.drafts:
                 self._guess(drafter)
-        drafting, rows = self._drafting, self.rows
+
+    def verify(self) -> None:
+        """From the guesses to the results, and what the drafter will look at."""
+        drafter, drafting, rows = self._drafter, self._drafting, self.rows
         ids = drafting.ids[: self.tokens]
         host, mine = drafting.inputs["ids"][: self.tokens], drafting.guesses[: self.tokens]
         torch.where(host >= 0, host, mine, out=ids)

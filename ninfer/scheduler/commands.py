@@ -146,6 +146,8 @@ class RowStart:
 
     drafts   guesses of the engine's own that may be verified along with its anchor
     copies   guesses copied from its text that may be verified instead; the mapping covers the positions of either
+    foresee  guesses that the engine is to make for the row behind this one, so that masks can be made behind them
+    recall   guesses that may be copied for that row instead
     """
 
     request_id: int
@@ -154,6 +156,8 @@ class RowStart:
     mapping: PageMapping
     drafts: int = 0
     copies: int = 0
+    foresee: int = 0
+    recall: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,6 +107,9 @@ class MaskReady:
     """What the request may draw next is known.
 
     ahead    and behind so many tokens that are likely to be drawn first
+    guessed  so many guesses of the engine's were looked at, and those ahead begin with them; 0 if they are copied, or
+             what the grammar leaves no choice about. Fewer are ahead if one of them is not legal, or ends the answer
+    mask_s   seconds that a mask took
     free     so many tokens may be drawn one behind the other before it changes, whatever they are, unless a row says
              that it was halted; 0 if it changes with each
     masked   whether there will be a mask ever again
@@ -116,6 +119,8 @@ class MaskReady:
     ahead: int = 0
     free: int = 0
     masked: bool = True
+    guessed: int = 0
+    mask_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,27 @@ from ninfer.scheduler.transitions import DEVICE, DeviceSignal, DeviceState, afte
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Guesses that a row may have: `own` of the engine's, or so many `copies` instead; and what the row behind it is
+    made ready for, see :class:`ninfer.scheduler.commands.RowStart`.
+
+    wished   guesses of the engine's that are worth while
+    """
+
+    own: int = 0
+    copies: int = 0
+    foresee: int = 0
+    recall: int = 0
+    wished: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One step on the device: a decode round of `requests`, prompt positions ``[begin, end)`` of the only one, or a
     part of those that is not the last, with which nothing lands.
 
     images   that are stored behind it
-    drafts   guesses that each row of a round may have: the engine's own, and copied ones instead
+    windows  guesses that each row of a round may have
     """
 
     number: int
@@ -26,7 +41,7 @@ class Step:
     begin: int = 0
     end: int = 0
     images: tuple[Image, ...] = ()
-    drafts: tuple[tuple[int, int], ...] = ()
+    windows: tuple[Window, ...] = ()
 
     @property
     def is_part(self) -> bool:
@@ -64,10 +79,10 @@ class Flight:
         self.chunk: OpenChunk | None = None
         self._last = 0
 
-    def launch_round(self, requests: Sequence[Request], drafts: tuple[tuple[int, int], ...]) -> int:
+    def launch_round(self, requests: Sequence[Request], windows: tuple[Window, ...]) -> int:
         """Note a round as launched behind what is in flight; returns its number."""
         number = self._next(DeviceSignal.ROUND)
-        self.steps.append(Step(number, tuple(requests), drafts=drafts))
+        self.steps.append(Step(number, tuple(requests), windows=windows))
         return number
 
     def launch_chunk(self, request: Request, begin: int, end: int, images: tuple[Image, ...], parts: int) -> int:

@@ -230,7 +230,8 @@ class Scheduler:
         request = self._known(event.request_id)
         if request is not None:
             self._move(request, RequestSignal.MASKED)
-            request.ahead, request.free, request.masked = event.ahead, event.free, event.masked
+            request.free, request.masked = event.free, event.masked
+            self._windows.masked(request, event)
 
     def _on_mask_failed(self, event: ev.MaskFailed) -> None:
         request = self._known(event.request_id)
@@ -643,16 +644,27 @@ class Scheduler:
         self._out.append(cmd.Admit(request.id, request.lane, begun.cached_tokens, way, begun.host_restored))
 
     def _launch_round(self, ready: list[Request]) -> None:
-        drafts = self._windows.choose(ready)
-        number = self.flight.launch_round(ready, drafts)
+        windows = self._windows.choose(ready)
+        number = self.flight.launch_round(ready, windows)
         starts = []
-        for request, (own, copies) in zip(ready, drafts, strict=True):
+        for request, window in zip(ready, windows, strict=True):
             assert request.lane is not None
             position = request.position
             self._move(request, RequestSignal.LAUNCHED)
-            mapping = self._extend(request, position + 1 + max(own, copies))
+            mapping = self._extend(request, position + 1 + max(window.own, window.copies))
             request.executed, request.drew = position + 1, 1
-            starts.append(cmd.RowStart(request.id, request.lane, position, mapping, own, copies))
+            starts.append(
+                cmd.RowStart(
+                    request.id,
+                    request.lane,
+                    position,
+                    mapping,
+                    window.own,
+                    window.copies,
+                    window.foresee,
+                    window.recall,
+                )
+            )
         self._out.append(cmd.StartRound(number, tuple(starts), self.holdings.transfers()))
 
     def _ask_to_be_woken(self) -> None:

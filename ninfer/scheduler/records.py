@@ -18,7 +18,7 @@ from ninfer.step import Transfer
 
 # What the first line of an event log says: the log writes it, the replay demands it.
 FORMAT = "ninfer_event_log"
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

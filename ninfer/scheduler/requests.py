@@ -45,6 +45,8 @@ class Request:
     follows  how many of its first tokens are those of the history of an earlier request, by that one's id
     masked   whether draws wait for masks that depend on those before; for `ahead` likely tokens they are known, and for
              `free` tokens, whatever they are, there is one
+    guessed  of the engine's guesses, so many were looked at for those ahead; 0 if they are not the engine's
+    mask_s   seconds that one of its masks takes, a running mean; round_s: that its last round took
     retained tokens that its lane was said to keep when it ended
     guesses  what is known of its guesses, for the choice of their number
     sought   whether the disk cache was asked for its beginning, and `fetched` how many tokens came from there
@@ -70,7 +72,10 @@ class Request:
     follows: dict[int, int] = field(default_factory=dict)
     masked: bool = False
     ahead: int = 0
+    guessed: int = 0
     free: int = 0
+    mask_s: float = 0.0
+    round_s: float = 0.0
     guesses: Experience = field(default_factory=Experience)
     sought: bool = False
     fetched: int = 0

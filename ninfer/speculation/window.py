@@ -6,6 +6,9 @@ width is chosen for a round, by what all its rows expect of it, and each row use
     expected(k) = 1 + s_1 + .. + s_k         tokens of a row with k guesses; s_j: guesses 1..j are all right
     rate(m)     = sum of expected(min(m, limit)) over the rows / seconds of a round of width m
 
+Where rows draw under masks, a round begins when they are made: one for each row, and one for each of its guesses. The
+rows' are made beside each other, so those of the slowest row count to the seconds of the round.
+
 What a row expects is its own experience (:class:`Experience`), which its request takes along and which depends on
 nothing else; what a round costs is the machine's (:class:`RoundCosts`). Both are values, and every function here is
 one of its arguments: the same events give the same widths.
@@ -166,17 +169,39 @@ def _estimated(known: Mapping[int, float], width: int) -> float:
     return known[nearest] * (1.0 + RELATIVE_STEP * width) / (1.0 + RELATIVE_STEP * nearest)
 
 
-def choose(rows: Sequence[Experience], limits: Sequence[int], costs: RoundCosts) -> tuple[int, ...]:
+def mean_mask_s(mean: float, seconds: float) -> float:
+    """The running mean of what a mask of a request takes, with one more that took so many seconds; 0 is none yet."""
+    return mean + COST_SHARE * (seconds - mean) if mean else seconds
+
+
+def worth_masks(mask_s: float, round_s: float) -> bool:
+    """Whether masks behind guesses may be made for a request, by what its masks and its rounds take.
+
+    Each token that is drawn takes a mask anyway, so a right guess saves a round and costs nothing; a wrong one costs a
+    mask. With masks as slow as rounds the guesses would have to be right every other time only to lose nothing, and
+    what is slow are grammars whose text is hard to guess.
+    """
+    return not round_s or mask_s <= round_s
+
+
+def choose(
+    rows: Sequence[Experience], limits: Sequence[int], costs: RoundCosts, masks: Sequence[float]
+) -> tuple[int, ...]:
     """Guesses of each row of the next round.
 
     limits   most guesses of each row, >= 0
+    masks    seconds that a mask of each row takes, 0 where it has none
     """
-    assert len(rows) == len(limits)
+    assert len(rows) == len(limits) == len(masks)
     most = max(limits, default=0)
     if most == 0 or costs.wants_plain(len(rows)):
         return (0,) * len(rows)
     gains = [row.gains(limit) for row, limit in zip(rows, limits, strict=True)]
-    width = _best_width(gains, max(row.width for row in rows), costs.table(len(rows), most))
+    seconds = [
+        round_s + max(mask_s * (1 + min(width, limit)) for mask_s, limit in zip(masks, limits, strict=True))
+        for width, round_s in enumerate(costs.table(len(rows), most))
+    ]
+    width = _best_width(gains, max(row.width for row in rows), seconds)
     return tuple(_of_row(row, limit, gain, width) for row, limit, gain in zip(rows, limits, gains, strict=True))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ninfer.constraints.ahead import NOTHING, legal, walk
 from ninfer.constraints.compiler import Compiler
 from ninfer.constraints.constraint import ChoiceAnswer, Constraint, RegexAnswer
 from ninfer.constraints.enforced import enforce
-from ninfer.constraints.matcher import Matcher, Reading
+from ninfer.constraints.matcher import EARLY_CLOSE, Matcher, Reading, Stage
+from ninfer.errors import DeadEnd
 from tests.support.system import TOKENIZER
 
 COMPILER = Compiler(TOKENIZER)
@@ -28,9 +30,11 @@ def test_masks_behind_guesses_are_those_that_come(reading: Reading, most: int) -
     walker = matcher(reading=reading)
     guessed = 0
     while not walker.is_free:
-        ids, masks = walker.ahead(most)
+        ahead = walker.ahead(most)
+        ids, masks = ahead.ids, ahead.masks
         assert len(ids) == len(masks) <= most
-        assert walker.ahead(most) == (ids, masks), "nothing is taken"
+        assert walker.ahead(most) == ahead, "nothing is taken"
+        assert not ahead.guessed
         mask = walker.mask()
         assert mask is not None
         guessed += len(ids)
@@ -45,6 +49,95 @@ def test_masks_behind_guesses_are_those_that_come(reading: Reading, most: int) -
 
 
 def test_where_there_is_a_choice_there_is_no_guess() -> None:
-    assert matcher(Constraint(ChoiceAnswer(("yes", "no"), "c"))).ahead(5) == ((), ())
-    assert matcher(reading=Reading(opens_think=True)).ahead(5) == ((), ())
-    assert matcher().ahead(0) == ((), ())
+    assert matcher(Constraint(ChoiceAnswer(("yes", "no"), "c"))).ahead(5) == NOTHING
+    assert matcher(reading=Reading(opens_think=True)).ahead(5) == NOTHING
+    assert matcher().ahead(0) == NOTHING
+
+
+RIGHT = TOKENIZER.encode('{"temperature": 21, "humidity": low}')
+STOP = min(TOKENIZER.stop_ids)
+
+
+@pytest.mark.parametrize("most", [1, 4, 60])
+@pytest.mark.parametrize("wrong", [None, 0, 2, 20])
+def test_guesses_go_on_from_forced_text_and_that_from_guesses(most: int, wrong: int | None) -> None:
+    """Wherever the guesses begin, masks behind them are those that come; the first that is not legal ends the row."""
+    walker = matcher()
+    guesses = [token if at != wrong else STOP for at, token in enumerate(RIGHT)]
+    for at, token in enumerate(RIGHT):
+        ahead = walker.ahead(most, guesses[at:])
+        assert walker.ahead(most, guesses[at:]) == ahead, "nothing is taken"
+        follower = matcher()
+        follower.advance(RIGHT[:at])
+        mask = follower.mask()
+        for guess, behind in zip(ahead.ids, ahead.masks, strict=True):
+            assert mask is not None
+            assert legal(mask, guess)
+            follower.advance((guess,))
+            mask = follower.mask()
+            assert mask == behind
+        forced = bool(matcher_at(at).ahead(1).ids)
+        assert ahead.guessed == (bool(ahead.ids) and not forced)
+        if wrong is None or wrong < at:
+            assert ahead.ids == tuple(RIGHT[at : at + most])
+        walker.advance((token,))
+
+
+def matcher_at(place: int) -> Matcher:
+    walker = matcher()
+    walker.advance(RIGHT[:place])
+    return walker
+
+
+def test_a_guess_that_ends_the_answer_or_that_the_grammar_refuses_is_left_out() -> None:
+    walker = matcher(Constraint(RegexAnswer("[ab]+", "r")))
+    a, c = TOKENIZER.encode("a")[0], TOKENIZER.encode("c")[0]
+    walker.advance((a,))
+    mask = walker.mask()
+    assert mask is not None
+    assert legal(mask, STOP)
+    for guesses, ids in (((STOP, a), ()), ((c, a), ()), ((a, STOP, a), (a,)), ((a, c), (a,)), ((a, a, a), (a, a))):
+        ahead = walker.ahead(2, guesses)
+        assert (ahead.ids, ahead.guessed) == (ids, bool(ids))
+    assert walker.ahead(0, (a,)) == NOTHING
+
+
+class DeadPlace:
+    """Takes what it is told, and nothing may be drawn behind that."""
+
+    def __init__(self, *, takes: bool) -> None:
+        self.takes = takes
+
+    def mask(self) -> bytes:
+        raise DeadEnd
+
+    def forced(self) -> list[int]:
+        return []
+
+    def take(self, token_id: int) -> bool:
+        return self.takes
+
+
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_guess_that_leads_nowhere_is_left_out(takes: bool) -> None:
+    assert walk(DeadPlace(takes=takes), b"\xff", (1, 2), 5, frozenset()) == NOTHING
+
+
+def test_a_mask_leaves_no_id_behind_its_end() -> None:
+    assert [legal(b"\x05", token_id) for token_id in (0, 1, 2, 8)] == [True, False, True, False]
+
+
+def test_what_closes_thinking_is_not_guessed_and_the_text_behind_it_is() -> None:
+    walker = matcher(reading=Reading(opens_think=True))
+    walker.advance((TOKENIZER.control_id("</think>"),))
+    told = tuple(TOKENIZER.encode("\n\n"))
+    for most in range(1, 8):
+        ahead = walker.ahead(most, (7, 8, 9))
+        assert ahead.ids == (*told, *RIGHT)[:most]
+        assert not ahead.guessed
+    free = enforce(COMPILER.compile(Constraint()), Reading(opens_think=True, thinking_budget=2, max_tokens=900)).matcher
+    while free.stage is Stage.THINKING:
+        free.advance((TOKENIZER.encode("a")[0],))
+    ahead = free.ahead(1000)
+    assert len(ahead.ids) == len(TOKENIZER.encode_with_control(EARLY_CLOSE)) - 1, "the last has no mask behind it"
+    assert free.ahead(3).ids == ahead.ids[:3]

@@ -139,6 +139,7 @@ class Driver:
         tokens: int,
         drafts: dict[int, int],
         copied: dict[int, Callable[[list[int]], tuple[int, ...] | None]] | None = None,
+        foresee: int = 0,
     ) -> list[Drawn]:
         """Advance the lanes until each has drawn `tokens` in all or one of its stop ids, with up to `drafts` guesses a
         round; `copied` may guess from what a lane has drawn so far. Returns everything that was drawn.
@@ -152,7 +153,8 @@ class Driver:
                 most = min(drafts[lane], tokens - len(drawn) - 1)
                 guesses = copied[lane](drawn) if copied is not None and lane in copied else None
                 mapping = self._map(lane, position + 1 + most)
-                rows.append(DecodeRow(lane, position, mapping, None, most, None if guesses is None else guesses[:most]))
+                told = None if guesses is None else guesses[:most]
+                rows.append(DecodeRow(lane, position, mapping, None, most, told, foresee=foresee))
             result = self.engine.run(DecodeRound(tuple(rows)))
             logits = self.engine.logits
             first = 0

@@ -13,6 +13,7 @@ from ninfer.engine.device_engine import DeviceEngine
 from ninfer.kernels.served.compiled import note_compilations
 from ninfer.types import Sampling
 from tests.engine.driving import GREEDY, Driver, Generation, assert_same, random_prompt
+from tests.engine.test_foresight import check_the_same_guesses, check_under_masks, what_follows
 from tests.engine.test_lasting_masks import check_copied, check_own, one_by_one
 from tests.engine.test_speculation import Guess, guessing
 from tests.gpu.models import VOCABULARY, cut
@@ -137,3 +138,18 @@ def test_the_drafter_sees_the_same_behind_rounds_as_behind_a_prompt(folder: Path
         torch.cuda.empty_cache()
     difference = (keys[0] - keys[1]).square().mean().sqrt() / keys[0].square().mean().sqrt()
     assert float(difference) < 0.05
+
+
+@pytest.mark.parametrize("cuda_graph", [True, False])
+def test_guesses_told_ahead(folder: Path, cuda_graph: bool) -> None:
+    """They are those that the engine would make, verified under masks or not, and nothing to whoever comes next."""
+    settings = replace(PLAIN, lanes=4, kv_capacity_tokens=4 * 4096, drafter="mtp", draft_tokens=3)
+    engine = load(folder, replace(settings, cuda_graph=cuda_graph))
+    compiled = note_compilations()
+    check_the_same_guesses(engine)
+    check_under_masks(engine)
+    for appends in (False, True):
+        assert what_follows(engine, 3, appends=appends) == what_follows(engine, 0, appends=appends)
+    assert compiled == []
+    del engine
+    torch.cuda.empty_cache()

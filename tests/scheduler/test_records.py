@@ -42,6 +42,8 @@ MESSAGES = [
     cmd.Finish(1, 2, "cancelled"),
     ev.Prepared(1, 130, 5, ("a", "b"), Marks(turn=128, preamble=64), -1, masked=True),
     ev.MaskReady(1),
+    ev.MaskReady(1, 2, guessed=3, mask_s=0.25),
+    cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ()), 3, 0, 5, 7),)),
     ev.MaskFailed(1, "constraint_dead_end"),
     ev.SlotAsked(1, 0, "restore", True, 130, ("a", "b"), (64,)),
     cmd.StartChunk(

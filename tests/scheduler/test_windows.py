@@ -12,6 +12,7 @@ from ninfer.errors import IllegalTransition
 from ninfer.scheduler import commands as cmd
 from ninfer.scheduler import events as ev
 from ninfer.scheduler.machine import Scheduler
+from ninfer.speculation.window import Seen
 from ninfer.step import PAGE_TOKENS, PageMapping
 from tests.scheduler.driving import Driver, text
 from tests.scheduler.test_machine import serving
@@ -118,6 +119,116 @@ def test_what_is_seen_of_guesses_under_a_mask_that_lasts_counts_as_of_any_and_un
     machine.handle(ev.MaskReady(1), 0.0)
     machine.handle(ev.RoundLanded(5, (ev.RowLanded(1, 1, False),), 0.1), 0.0)
     assert request.guesses is seen
+
+
+def held(machine: Scheduler, limit: int) -> None:
+    """A request of 70 tokens whose masks depend on what it draws has drawn its first token."""
+    machine.handle(ev.Arrived(1), 0.0)
+    machine.handle(ev.Prepared(1, 70, limit, masked=True), 0.0)
+    machine.handle(ev.ChunkLanded(1, 1, False, 0.1), 0.0)
+
+
+def masked(machine: Scheduler, ahead: int = 0, guessed: int = 0, mask_s: float = 0.0) -> cmd.RowStart:
+    """Its mask is there; its next row."""
+    (start,) = machine.handle(ev.MaskReady(1, ahead, guessed=guessed, mask_s=mask_s), 0.0)
+    assert isinstance(start, cmd.StartRound)
+    (row,) = start.rows
+    return row
+
+
+def land_row(machine: Scheduler, drawn: int, drafted: int = 0, copied: bool = False, seconds: float = 0.1) -> None:
+    step = machine.flight.steps[0].number
+    row = ev.RowLanded(1, drawn, False, (), drafted, drawn - 1, copied)
+    machine.handle(ev.RoundLanded(step, (row,), seconds), 0.0)
+
+
+def test_a_row_whose_masks_depend_on_what_it_draws_has_its_guesses_told_a_round_ahead() -> None:
+    machine = serving(**GUESSING, copied_tokens=7)
+    held(machine, 12)
+    row = masked(machine)
+    assert (row.drafts, row.copies, row.foresee, row.recall) == (0, 0, 4, 7)
+    land_row(machine, 1)
+    row = masked(machine, ahead=3, guessed=4)
+    assert (row.drafts, row.copies, row.foresee, row.recall) == (3, 0, 4, 7)
+    land_row(machine, 4, 3)
+    row = masked(machine, ahead=5)
+    assert (row.drafts, row.copies, row.foresee, row.recall) == (0, 5, 4, 4), (
+        "six are left, one is drawn and one behind"
+    )
+    land_row(machine, 3, 5, copied=True)
+    row = masked(machine, ahead=4, guessed=4)
+    assert (row.drafts, row.copies, row.foresee, row.recall) == (2, 0, 1, 1)
+    land_row(machine, 2, 2)
+    row = masked(machine, ahead=4, guessed=4)
+    assert (row.drafts, row.copies, row.foresee, row.recall) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_no_masks_are_made_behind_guesses_where_one_takes_longer_than_a_round(adaptive: bool) -> None:
+    machine = serving(**GUESSING, copied_tokens=7, adaptive_drafts=adaptive)
+    held(machine, 90)
+    for _ in range(3):  # what a round without guesses takes is measured first
+        row = masked(machine, mask_s=0.01)
+        land_row(machine, 1)
+    assert masked(machine, mask_s=0.01).foresee > 0
+    land_row(machine, 1)
+    row = masked(machine, ahead=2, mask_s=1.0)
+    assert (row.foresee, row.recall) == (0, 0)
+    assert row.copies == 2, "what has masks may be verified"
+    for _ in range(30):
+        land_row(machine, 1)
+        row = masked(machine, mask_s=0.01)
+    assert (row.foresee > 0, row.recall) == (True, 7)
+
+
+def adaptive_row(machine: Scheduler) -> tuple[Seen, ...]:
+    """What the request has seen of its guesses."""
+    return machine.requests[1].guesses.seen
+
+
+def test_of_guesses_under_masks_those_that_the_grammar_refuses_count_as_wrong() -> None:
+    machine = serving(steps_ahead=0, draft_tokens=2, adaptive_drafts=True)
+    held(machine, 90)
+    for _ in range(2):
+        assert masked(machine).foresee == 0
+        land_row(machine, 1)
+    idle = machine.requests[1].guesses.idle
+    assert idle == 2
+    assert masked(machine).foresee == 2
+    land_row(machine, 1)
+    assert (adaptive_row(machine), machine.requests[1].guesses.idle) == ((), idle), "none was there"
+    masked(machine, ahead=0, guessed=2)
+    land_row(machine, 1)
+    assert adaptive_row(machine) == (Seen(1.0, 0.0),)
+    masked(machine, ahead=1, guessed=2)
+    land_row(machine, 2, 1)
+    first, second = adaptive_row(machine)
+    assert (first.right, second) == (1.0, Seen(1.0, 0.0))
+    masked(machine, ahead=2, guessed=2)
+    land_row(machine, 1, 0)  # at the end of a block
+    assert adaptive_row(machine) == (first, second)
+    masked(machine, ahead=2)
+    land_row(machine, 3, 2, copied=True)
+    assert adaptive_row(machine) == (first, second)
+    masked(machine, ahead=2, guessed=2)
+    land_row(machine, 3, 2)
+    assert [seen.right > 0.9 for seen in adaptive_row(machine)] == [True, True]
+
+
+def test_a_round_in_which_guesses_were_made_for_the_next_says_what_as_many_cost_or_nothing() -> None:
+    machine = serving(steps_ahead=0, draft_tokens=2, adaptive_drafts=True)
+    held(machine, 90)
+    for _ in range(2):
+        masked(machine)
+        land_row(machine, 1, seconds=0.1)
+    measured = machine._windows._costs.measured
+    masked(machine)
+    land_row(machine, 1, seconds=0.7)  # makes two and verifies none
+    assert machine._windows._costs.measured is measured
+    row = masked(machine, ahead=2, guessed=2)
+    assert (row.drafts, row.foresee) == (2, 2)
+    land_row(machine, 3, 2, seconds=0.2)
+    assert machine._windows._costs.measured[1, 2].seconds == 0.2
 
 
 def test_copied_guesses_have_a_limit_and_counters_of_their_own() -> None:

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ninfer.speculation.window import FIRST_REST, LONGEST_REST, PROBE_ROUNDS, Experience, RoundCosts, choose
+from ninfer.speculation.window import (
+    FIRST_REST,
+    LONGEST_REST,
+    PLAIN_SAMPLES,
+    PROBE_ROUNDS,
+    Experience,
+    RoundCosts,
+    Seen,
+    choose,
+    mean_mask_s,
+    worth_masks,
+)
 
 MOST = 5
 HISTORIES = st.lists(st.integers(0, 15).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), max_size=40)
@@ -50,7 +61,7 @@ class Simulated:
         """Tokens a second."""
         tokens, elapsed = 0, 0.0
         for _ in range(rounds):
-            (width,) = choose([self.experience], [MOST], self.costs)
+            (width,) = choose([self.experience], [MOST], self.costs, [0.0])
             accepted = 0
             while accepted < width and self.source.random() < rate:
                 accepted += 1
@@ -111,7 +122,7 @@ def test_gains_fall_and_are_chances(history: list[tuple[int, int]]) -> None:
 def test_no_row_guesses_more_than_it_may(rows: list[tuple[list[tuple[int, int]], int]], step: float) -> None:
     limits = [limit for _, limit in rows]
     costs = measured(step, len(rows))
-    widths = choose([lived(history) for history, _ in rows], limits, costs)
+    widths = choose([lived(history) for history, _ in rows], limits, costs, [0.0] * len(limits))
     assert len(widths) == len(rows)
     assert all(0 <= width <= limit for width, limit in zip(widths, limits, strict=True))
 
@@ -119,9 +130,9 @@ def test_no_row_guesses_more_than_it_may(rows: list[tuple[list[tuple[int, int]],
 def test_rows_share_a_width_and_use_as_much_of_it_as_helps() -> None:
     good, bad = lived([(5, 5)] * 40), lived([(5, 0)] * 80)
     costs = measured(0.05, 2)
-    assert choose([good, bad], [MOST, MOST], costs) == (5, 0)
-    assert choose([good, good], [MOST, 2], costs) == (5, 2)
-    assert choose([good, good], [0, 0], costs) == (0, 0)
+    assert choose([good, bad], [MOST, MOST], costs, (0.0, 0.0)) == (5, 0)
+    assert choose([good, good], [MOST, 2], costs, (0.0, 0.0)) == (5, 2)
+    assert choose([good, good], [0, 0], costs, (0.0, 0.0)) == (0, 0)
 
 
 def test_a_width_is_left_for_one_that_is_clearly_better_only() -> None:
@@ -134,18 +145,18 @@ def test_a_width_is_left_for_one_that_is_clearly_better_only() -> None:
         for _ in range(3):
             costs = costs.after(1, width, tokens[width] * (0.99 if width == 2 else 1.0))
     for present in (0, 2, 3):
-        assert choose([replace(experience, width=present)], [4], costs) == (present,)
+        assert choose([replace(experience, width=present)], [4], costs, [0.0]) == (present,)
 
 
 def test_without_guesses_is_measured_first_and_again() -> None:
     costs = RoundCosts()
     experience = lived([(5, 5)] * 40)
-    assert choose([experience], [MOST], costs) == (0,)
+    assert choose([experience], [MOST], costs, [0.0]) == (0,)
     costs = costs.after(1, 0, 0.02).after(1, 0, 0.02)
-    assert choose([experience], [MOST], costs) == (5,)
+    assert choose([experience], [MOST], costs, [0.0]) == (5,)
     for _ in range(256):
         costs = costs.after(1, 5, 0.03)
-    assert choose([experience], [MOST], costs) == (0,)
+    assert choose([experience], [MOST], costs, [0.0]) == (0,)
 
 
 def test_what_was_not_measured_goes_by_what_was() -> None:
@@ -167,3 +178,26 @@ def test_an_outlier_is_bounded_and_old_measurements_of_guesses_are_dropped() -> 
     for _ in range(1024):
         costs = costs.after(1, 0, 0.02)
     assert costs.table(1, 1)[1] == pytest.approx(0.022)
+
+
+def test_masks_count_to_the_seconds_of_a_round() -> None:
+    """The slowest row's, one for itself and one for each of its guesses."""
+    half = replace(Experience(), seen=(Seen(100.0, 50.0),))
+    sure = replace(Experience(), seen=(Seen(100.0, 99.0),) * MOST)
+    costs = RoundCosts()
+    for _ in range(PLAIN_SAMPLES):
+        for rows in (1, 2):
+            for width in range(MOST + 1):
+                costs = costs.after(rows, width, 0.010 + 0.0001 * width)
+    assert choose([half], [1], costs, [0.0]) == choose([half], [1], costs, [0.001]) == (1,)
+    assert choose([half], [1], costs, [0.011]) == (0,)
+    assert choose([sure], [MOST], costs, [0.02]) == (MOST,), "each token takes its mask anyway"
+    assert choose([half, half], [1, 1], costs, [0.001, 0.011]) == (0, 0)
+
+
+def test_whether_masks_behind_guesses_may_be_made() -> None:
+    assert worth_masks(1.0, 0.0), "no round is known"
+    assert worth_masks(0.01, 0.01)
+    assert not worth_masks(0.011, 0.01)
+    assert mean_mask_s(0.0, 0.5) == 0.5
+    assert 0.1 < mean_mask_s(0.1, 0.5) < 0.2

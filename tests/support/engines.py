@@ -108,7 +108,8 @@ def every_number(position: int) -> int:
 class FakeEngine:
     """Draws ``words(prompt)`` token by token, then the first stop id, then zeros; checks every plan on the way. What a
     mask forbids gives way to the lowest id that it leaves. Of the guesses that a row may have, as many turn out right
-    as `accepts` says of its position, or of copied ones those that are.
+    as `accepts` says of its position, or of copied ones those that are. Of those that it tells ahead, as many are its
+    words as `accepts` says of where they begin.
 
     folds_late    as :func:`ninfer.step.standing_block` says
     chunk_parts   into how many parts chunks may be cut; all the work is done with the last
@@ -322,7 +323,14 @@ class FakeEngine:
             self._pages[lane.table[block]] = lane.page(block, end) if block * PAGE_TOKENS < end else b"rejected"
         self._frontiers[row.lane] = end
         self._stand(row.lane, first if self.folds_late else end // PAGE_TOKENS)
-        return Drawn(row.lane, tuple(drawn), last.stopped, drafted, accepted, tuple(told))
+        foreseen = self._foreseen(lane, end, row.foresee) if not last.stopped else ()
+        return Drawn(row.lane, tuple(drawn), last.stopped, drafted, accepted, tuple(told), foreseen)
+
+    def _foreseen(self, lane: _Lane, position: int, count: int) -> tuple[int, ...]:
+        assert lane.words is not None
+        words = [*lane.words[lane.drawn :], *lane.setup.stop_ids[:1], *[0] * count][:count]
+        right = self._accepts(position)
+        return tuple(word if at < right else word ^ 1 for at, word in enumerate(words))
 
     def _state(self, lane: _Lane, block: int) -> bytes:
         lane.page(block, block * PAGE_TOKENS)

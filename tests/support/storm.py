@@ -59,6 +59,8 @@ class Client:
     steps: int = 0
     masked: bool = False
     ahead: int = 0
+    guessed: int = 0
+    foreseen: int = 0
     free: int = 0
     ends: list[cmd.Command] = field(default_factory=list)
 
@@ -390,8 +392,14 @@ class Storm:
                 if client.free:
                     assert max(row.drafts, row.copies) < client.free, "a guess behind the last token of a mask"
                 else:
-                    assert row.drafts == 0
-                    assert row.copies <= client.ahead
+                    assert (row.drafts if client.guessed else row.copies) <= client.ahead
+                    assert (row.copies if client.guessed else row.drafts) == 0
+                    assert row.foresee <= self.settings.draft_tokens
+                    assert row.recall <= self.settings.copied_tokens
+                    left = self.effective(client) - client.drawing - 2  # guesses that the row behind it can have
+                    assert max(row.foresee, row.recall) <= max(0, left), "a guess behind the last token"
+            client.foreseen = row.foresee
+            assert (client.masked and not client.free) or not row.foresee + row.recall
         self.copied = {row.request_id for row in command.rows if row.copies and self.random.random() < 0.5}
         guesses = {row.request_id: row.copies if row.request_id in self.copied else row.drafts for row in command.rows}
         counts = {row.request_id: 1 + self.random.randint(0, guesses[row.request_id]) for row in command.rows}
@@ -790,7 +798,12 @@ class Storm:
             client.free = self.of_masks.choice([0, 0, 1, 7, 1 << 31]) * client.masked
             held = client.masked and not client.free
             client.ahead = self.random.randint(0, self.settings.guesses) * held
-            self.send(ev.MaskReady(request_id, client.ahead, client.free, client.masked))
+            client.guessed = 0
+            if held and client.foreseen and self.of_masks.random() < 0.7:
+                client.guessed = client.foreseen
+                client.ahead = self.of_masks.randint(0, client.guessed)
+            mask_s = self.of_masks.choice([0.0, 1e-5, 0.001, 0.2])
+            self.send(ev.MaskReady(request_id, client.ahead, client.free, client.masked, client.guessed, mask_s))
 
     def start(self) -> None:
         self.send(ev.PlanMade(10, 20, "short"))
