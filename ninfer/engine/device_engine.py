@@ -509,7 +509,9 @@ class DeviceEngine(KeepsStates):
         chunk = self._workspace.chunk.ids.shape[0]
         rows = self._workspace.shared.results.shape[0]
         drafting = self._workspace.drafting
-        drafted = (drafting.shared.results.shape, drafting.shared.guesses.shape) if drafting is not None else ((0, 0), (0,))
+        drafted: tuple[tuple[int, ...], ...] = ((0, 0), (0,))
+        if drafting is not None:
+            drafted = (drafting.shared.results.shape, drafting.shared.guesses.shape)
         return _HostSlot(
             self._pinned(4, MAX_ROWS), self._pinned(rows, 2), self._pinned(chunk), self._pinned(1),
             DraftInputs(self._pinned(INPUT_WORDS)), *(self._pinned(*shape) for shape in drafted),

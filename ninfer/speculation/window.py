@@ -32,6 +32,7 @@ FORGOTTEN = 0.3  # weight that experience keeps with a right guess of a look
 
 RELATIVE_STEP = 0.1  # cost of a guess in rounds of width 0, before it has been measured
 COST_SHARE = 0.15  # of a new measurement in the running mean
+MASK_SHARE = 0.3  # the same of what a mask takes: the first ones of a grammar may be far from it
 PLAIN_SAMPLES = 2  # rounds without guesses that are measured before there are any
 STALE = 1024  # rounds of a size after which a measurement of guesses no longer counts
 PLAIN_AGE = 256  # rounds of a size after which the cost without guesses is measured again
@@ -171,7 +172,7 @@ def _estimated(known: Mapping[int, float], width: int) -> float:
 
 def mean_mask_s(mean: float, seconds: float) -> float:
     """The running mean of what a mask of a request takes, with one more that took so many seconds; 0 is none yet."""
-    return mean + COST_SHARE * (seconds - mean) if mean else seconds
+    return mean + MASK_SHARE * (seconds - mean) if mean else seconds
 
 
 def worth_masks(mask_s: float, round_s: float) -> bool:

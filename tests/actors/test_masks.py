@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from ninfer.actors.eventlog import EventLog
-from ninfer.actors.masks import Masks
+from ninfer.actors.masks import Guesses, Masks
 from ninfer.actors.messages import ConstraintReport, Failed, Finished, GenerationRequest, TextDelta
 from ninfer.config import SchedulerSettings
 from ninfer.constraints.compiler import Compiler
@@ -19,7 +19,7 @@ from ninfer.constraints.enforced import Enforced, enforce
 from ninfer.constraints.matcher import EARLY_CLOSE, Matcher, Reading, Stage
 from ninfer.errors import DeadEnd, EngineFailure
 from ninfer.replay import replay
-from ninfer.scheduler.events import Event
+from ninfer.scheduler.events import Event, MaskReady
 from ninfer.scheduler.statistics import TotalsView
 from ninfer.text.deltas import ReasoningDelta
 from ninfer.types import FinishReason
@@ -317,3 +317,29 @@ async def test_the_report_of_a_free_answer_knows_of_the_round_that_ended_it_and_
         assert (report.branch, report.complete, report.mask_positions) == (branch, True, 0)
     masks.stopped(2, [stop])
     assert masks.mailbox.drain() == []
+
+
+async def test_what_a_mask_takes_is_told_and_how_many_guesses_were_looked_at() -> None:
+    events: list[Event] = []
+    ticks = iter(range(100))
+    masks = Masks(events.append, lambda _request_id, _mask, _ahead: None, lambda: float(next(ticks)), most=5)
+    letters = Constraint(RegexAnswer("[a-z]{3,40}c", "r"))
+    masks.begin(1, enforce(COMPILER.compile(letters), Reading()))
+    a, b, stop = *TOKENIZER.encode("ab"), min(TOKENIZER.stop_ids)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(masks.run)
+        for guesses in (Guesses((a, b), own=True), Guesses((b, a)), Guesses((stop, a), own=True), Guesses(own=True)):
+            assert masks.drawn(1, (a,), guesses) == 0
+            await masks.settled(1)
+        masks.mailbox.close()
+    assert masks.mailbox.drain() == []
+    # Between two looks at the clock a second passes; one mask for the request and one behind each guess was made.
+    assert events == [
+        MaskReady(1, ahead=2, guessed=2, mask_s=1 / 3),
+        MaskReady(1, ahead=2, guessed=0, mask_s=1 / 3),
+        MaskReady(1, ahead=0, guessed=2, mask_s=1.0),
+        MaskReady(1, ahead=0, guessed=0, mask_s=1.0),
+    ]
+    report = masks.report(1, terminated=False)
+    assert report is not None
+    assert (report.mask_positions, report.matcher_s) == (1 + 8, 4.0)

@@ -114,6 +114,7 @@ class FakeEngine:
     folds_late    as :func:`ninfer.step.standing_block` says
     chunk_parts   into how many parts chunks may be cut; all the work is done with the last
     appends       whether prompts go on inside a block
+    round_s       what it says that a round takes
     """
 
     image_bytes = 8 + DIGEST_BYTES
@@ -130,9 +131,11 @@ class FakeEngine:
         chunk_parts: tuple[int, ...] = (1, 2, 4),
         appends: bool = True,
         accepts: Callable[[int], int] = every_number,
+        round_s: float = 0.0005,
     ) -> None:
         self._words = words
         self._accepts = accepts
+        self._round_s = round_s
         self._lanes: list[_Lane | None] = [None] * lanes
         self._states: list[bytes | None] = [None] * lanes
         self._page_count = pages
@@ -295,7 +298,7 @@ class FakeEngine:
             assert len(row.masks) == (len(row.copied or ()) if changes else 0)
             assert row.halts is None or row.mask is not None
             self._map(row.lane, row.mapping, row.position + 1 + row.drafts)
-        return DecodeResult(tuple(self._row(row) for row in plan.rows), 0.0005)
+        return DecodeResult(tuple(self._row(row) for row in plan.rows), self._round_s)
 
     def _row(self, row: DecodeRow) -> Drawn:
         lane = self._lane(row.lane)
