@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ninfer.constraints.characters import literal_text
-from ninfer.constraints.schema import INVALID, TYPES, UNSUPPORTED, SchemaError, escaped, normalised, resolve
+from ninfer.constraints.schema import TYPES, UNSUPPORTED, SchemaError, escaped, normalised, resolve
 from ninfer.text.prompt import TOOL_CALL_CLOSE, TOOL_CALL_OPEN
 
 _VALUE_END = "\n</parameter>\n"
@@ -85,6 +85,7 @@ class _Arguments:
         self.parts = [
             self._parameter(n, name, part, is_optional=name not in required)
             for n, (name, part) in enumerate(properties.items())
+            if part is not False  # never written; one that is required was refused
         ]
 
     def _target(self, node: Mapping[str, object]) -> object:
@@ -111,8 +112,7 @@ class _Arguments:
 
     def _inner(self, schema: object, at: str) -> object:
         """The schema of a parameter as a document of its own."""
-        if not isinstance(schema, Mapping):
-            raise SchemaError(INVALID, "no value satisfies this parameter", at)
+        assert isinstance(schema, Mapping), "true may be a string, and false is left out"
         shared = {name: self._document[name] for name in _DEFINITIONS if name in self._document}
         document = {**schema, **shared, "x-guidance": _NESTED}
         if any(not reference.startswith(tuple(f"#/{name}/" for name in _DEFINITIONS)) for reference in _refs(document)):

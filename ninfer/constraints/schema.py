@@ -267,7 +267,7 @@ def _without_endless(root: object) -> object:
                 ends.add(id(node))
                 grown = True
     if isinstance(root, dict) and id(root) not in ends:
-        raise SchemaError(UNSATISFIABLE, "no value satisfies the schema: its recursion has no end")
+        raise SchemaError(UNSATISFIABLE, "no value satisfies the schema, or none that comes to an end")
     if any(id(node) not in ends for node in nodes):
         for node in nodes:
             _cut(node, lambda part: isinstance(part, dict) and id(part) not in ends)

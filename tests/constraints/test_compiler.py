@@ -18,7 +18,7 @@ from ninfer.constraints.constraint import (
 )
 from ninfer.constraints.matcher import Reading
 from ninfer.constraints.vocabulary import Vocabulary
-from ninfer.errors import RequestRejected
+from ninfer.errors import DeadEnd, RequestRejected
 from ninfer.text.tokenizer import Tokenizer
 from tests.constraints.vocabulary import TOKENIZER, at
 
@@ -103,6 +103,19 @@ def test_the_message_has_the_place_as_well() -> None:
 def test_a_strict_tool_that_cannot_be_enforced_is_refused_at_its_place(schema: object, at: str) -> None:
     calls = Calls((tool(STRICT), tool(schema, 1)))
     assert refused(Constraint(calls=calls)) == ("unsupported_json_schema", f"tools[1].function.parameters{at}")
+
+
+@pytest.mark.parametrize("nothing", [False, {"$ref": "#/$defs/endless"}], ids=str)
+def test_a_parameter_that_no_value_satisfies_is_left_out_and_must_not_be_required(nothing: object) -> None:
+    endless = {"type": "array", "items": {"$ref": "#/$defs/endless"}, "minItems": 1}
+    schema = {**STRICT, "$defs": {"endless": endless}, "properties": {"a": nothing, "b": {"type": "null"}}}
+    calls = Constraint(calls=Calls((tool(schema),), forced=True))
+    written = "<tool_call>\n<function=f0>\n<parameter={}>\nnull\n</parameter>\n</function>\n</tool_call>"
+    assert at(calls, written.format("b"), compiler=COMPILER).may_end
+    with pytest.raises(DeadEnd):
+        at(calls, written.format("a"), compiler=COMPILER)
+    needed = Constraint(calls=Calls((tool({**schema, "required": ["a"]}),)))
+    assert refused(needed) == ("unsatisfiable_json_schema", "tools[0].function.parameters")
 
 
 def test_a_fault_that_the_library_finds_is_told_of_the_right_tool() -> None:
