@@ -71,9 +71,9 @@ def with_pages(ready: Sequence[Request], holdings: Holdings, guesses: int) -> li
     return able
 
 
-def may_read(request: Request, holdings: Holdings) -> bool:
-    """Whether a prompt can be read on then."""
-    return holdings.pages.promised_to(request.id) <= holdings.room.to_be_had
+def may_read(request: Request, holdings: Holdings, tokens: int) -> bool:
+    """Whether a prompt can be read on then, by at most so many tokens."""
+    return holdings.unit_needs(request, tokens) <= holdings.room.to_be_had
 
 
 def _waits_to_land(request: Request) -> bool:

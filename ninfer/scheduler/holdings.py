@@ -360,6 +360,13 @@ class Holdings:
         """Pages for positions below `tokens` that its table does not have yet."""
         return max(0, pages_for(tokens) - len(self._holds[request.id].table))
 
+    def unit_needs(self, request: Request, tokens: int) -> int:
+        """Pages at most for reading so many more tokens, and for what comes back from host memory before the first."""
+        if self._holds[request.id].begun:
+            return self.grows_by(request, min(request.prompt, request.read + tokens))
+        parked = sum(node.page is None for node in self._known(request))
+        return min(parked + pages_for(tokens), request.pages)
+
     def cut(self, request: Request, end: int) -> int:
         """Where a chunk that could end at `end` has to end for the sake of a state that is to be stored.
 

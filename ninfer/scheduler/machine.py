@@ -579,7 +579,8 @@ class Scheduler:
         reading = next_to_read(requests, self.holdings, self._now) if chunk is None else chunk.request
         if self.holdings.room.to_promise() < 0:  # pages that were promised are being read for a file
             ready = with_pages(ready, self.holdings, self.settings.guesses)
-            if chunk is None and reading is not None and not may_read(reading, self.holdings):
+            most = self.settings.prefill_chunk_tokens
+            if chunk is None and reading is not None and not may_read(reading, self.holdings, most):
                 reading = None
         # Who joins when the chunk in flight has landed waits for the device too: no other chunk goes before its row.
         someone_waits = bool(ready) or (chunk is None and first_draw_in_flight(requests))

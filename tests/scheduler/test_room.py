@@ -181,10 +181,26 @@ def test_a_prompt_waits_for_a_session_that_is_being_read_before_its_chunks() -> 
     reading = server.ask(text(64 * 9, 2))
     order = read(server, 0)
     server.run()
-    assert len(server.chunks(reading)) == 1  # in flight before; six pages are free, and eight promised yet
+    assert len(server.chunks(reading)) == 6  # as many pages as are free
     server.send(ev.SlotDone(order.ticket, 0, True))
     server.run()
     assert len(server.chunks(reading)) == 9
+
+
+def test_a_prompt_that_has_not_begun_waits_for_that_with_what_it_has_in_host_memory() -> None:
+    server = Driver(pages=16, lanes=3, max_context_tokens=1024, host_pages=16)
+    first = server.say(text(64 * 8 + 10, 1))
+    server.say(text(64 * 15 + 10, 2))
+    assert server.machine.holdings.tree.parked == 8
+    server.ask(text(64, 3), 64 * 3, priority=-1)
+    again = server.ask(server.histories[first], 64 * 2, priority=1)
+    assert server.machine.requests[again].state is RequestState.READING
+    order = read(server, 1)
+    server.run()
+    assert not server.chunks(again)
+    server.send(ev.SlotDone(order.ticket, 1, True))
+    server.run()
+    assert server.reused(again)[2] == 512
 
 
 def test_nobody_is_promised_what_is_being_read() -> None:
