@@ -648,7 +648,7 @@ class Holdings:
 
     def audit(self, read: Collection[Node] = ()) -> None:
         """Raise unless pages, blocks and images agree; blocks in `read` are read for files."""
-        mapped = self._mapped()
+        mapped = self._mapped() if read else ()
         self.room.audit(sum(node.page is not None and node.page not in mapped for node in read))
         self.tree.audit()
         self.images.audit()
