@@ -58,6 +58,24 @@ def held_answer(client: httpx.Client) -> dict[str, Any]:
     return dict(reply.json())
 
 
+def forced_call(client: httpx.Client) -> list[Any]:
+    """The call of a strict tool that has to come, and how many guesses there were."""
+    schema = {"type": "object", "properties": {"way": {"enum": ["read only", "read and write"]}}, "required": ["way"],
+              "additionalProperties": False}  # fmt: skip
+    body = {
+        "model": "ninfer-embedded",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "max_tokens": 60,
+        "tools": [{"type": "function", "function": {"name": "open_the_file", "parameters": schema, "strict": True}}],
+        "tool_choice": "required",
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    reply = client.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    (call,) = reply.json()["choices"][0]["message"]["tool_calls"]
+    return [call["function"], reply.json()["usage"]["completion_tokens"], reply.json()["timings"].get("draft_n")]
+
+
 def text(reply: dict[str, Any]) -> tuple[str | None, str | None, str, int]:
     (choice,) = reply["choices"]
     message = choice["message"]
@@ -80,6 +98,8 @@ def test_a_session_goes_on_from_its_file_after_a_restart_and_only_where_guesses_
         held = held_answer(client)
         assert held["timings"]["draft_n"] > 8
         assert held["constraint"]["complete"]
+        called = forced_call(client)
+        assert called[-1] > 8
     with serving(start(tmp_path, *SPECULATING)) as client:
         restored = client.post("/slots/0?action=restore", json={"filename": "a.bin"})
         assert restored.status_code == 200, restored.text
@@ -97,4 +117,5 @@ def test_a_session_goes_on_from_its_file_after_a_restart_and_only_where_guesses_
         assert "draft_n" not in unguessed["timings"]
         assert text(answer(client, second, seed=7)) == text(drawn)
         assert text(held_answer(client)) == text(held)
+        assert forced_call(client) == [*called[:-1], None]
         assert text(held)[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ninfer.constraints.ahead import NOTHING, legal, walk
+from ninfer.constraints.calls import Tool
 from ninfer.constraints.compiler import Compiler
-from ninfer.constraints.constraint import ChoiceAnswer, Constraint, RegexAnswer
+from ninfer.constraints.constraint import Calls, ChoiceAnswer, Constraint, GrammarAnswer, JsonAnswer, RegexAnswer
 from ninfer.constraints.enforced import enforce
 from ninfer.constraints.matcher import EARLY_CLOSE, Matcher, Reading, Stage
 from ninfer.errors import DeadEnd
@@ -46,6 +47,61 @@ def test_masks_behind_guesses_are_those_that_come(reading: Reading, most: int) -
         if mask is not None:
             walker.advance((lowest(mask),))
     assert guessed > 10
+
+
+MODES = {"type": "object", "properties": {"mode": {"enum": ["read only", "read and write"]}, "deep": {"type": "null"}},
+         "required": ["mode", "deep"], "additionalProperties": False}  # fmt: skip
+CALL = (
+    "<tool_call>\n<function=open>\n<parameter=mode>\nread only\n</parameter>\n<parameter=deep>\nnull\n</parameter>\n"
+    "</function>\n</tool_call>"
+)
+TOOLS = (Tool("open", MODES, strict=True, where="t"),)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "text"),
+    [
+        (Constraint(calls=Calls(TOOLS, forced=True)), CALL),
+        (Constraint(calls=Calls(TOOLS, forced=True, most_one=True)), CALL),
+        (Constraint(calls=Calls(TOOLS, forced=True)), f"{CALL}\n{CALL}"),
+        (Constraint(calls=Calls((*TOOLS, Tool("opener", MODES, strict=False, where="t")), forced=True)), CALL),
+        (Constraint(calls=Calls(TOOLS)), CALL),
+        (Constraint(JsonAnswer(MODES, "s"), Calls(TOOLS)), CALL),
+        (Constraint(JsonAnswer(MODES, "s"), Calls(TOOLS)), '{"mode":"read and write","deep":null}'),
+        (Constraint(GrammarAnswer('root ::= "(" root ")" | "deep inside"', "g")), "((deep inside))"),
+        (Constraint(GrammarAnswer(f'root ::= Token({TOKENIZER.encode("x")[0]}) "and then" ', "g")), "xand then"),
+    ],
+    ids=[
+        "a call",
+        "one call",
+        "two calls",
+        "of two tools",
+        "calls or text",
+        "calls or JSON",
+        "JSON or calls",
+        "a grammar",
+        "a token",
+    ],
+)
+def test_looking_ahead_changes_nothing_whatever_the_output_is_held_to(constraint: Constraint, text: str) -> None:
+    walker, other = matcher(constraint), matcher(constraint)
+    written, guessed = TOKENIZER.encode_with_control(text), 0
+    assert walker.ahead(7, written).ids == tuple(written[:7]), "guesses go on behind control tokens as well"
+    for n, token_id in enumerate(written):
+        ahead = walker.ahead(7)
+        follower = matcher(constraint)
+        follower.advance(written[:n])
+        for guess, behind in zip(ahead.ids, ahead.masks, strict=True):
+            follower.advance((guess,))
+            assert follower.mask() == behind
+        guessed += len(ahead.ids)
+        assert walker.mask() == other.mask()
+        for one in (walker, other):
+            one.advance((token_id,))
+    walker.ahead(7)
+    assert walker.mask() == other.mask()
+    assert walker.may_end
+    assert guessed > 2
 
 
 def test_where_there_is_a_choice_there_is_no_guess() -> None:
