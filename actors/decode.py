@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from ninfer.actors.masks import Guesses
 from ninfer.actors.messages import DecodeTogether
 from ninfer.actors.steps import StepActor
 from ninfer.scheduler.commands import RowStart
@@ -41,8 +40,6 @@ class DecodeActor(StepActor[DecodeTogether]):
 
     def _row_landed(self, start: RowStart, row: DecodeRow, drawn: Drawn) -> RowLanded:
         blocks = self._ledgers.drawn(row.lane, drawn.token_ids)
-        recalled = self._ledgers.guesses(row.lane, start.recall) if start.recall else ()
-        guesses = Guesses(recalled) if recalled else Guesses(drawn.foreseen, own=True)
         return RowLanded(
             start.request_id,
             len(drawn.token_ids),
@@ -51,5 +48,5 @@ class DecodeActor(StepActor[DecodeTogether]):
             drawn.drafted,
             drawn.accepted,
             bool(row.copied) and start.copies > 0,
-            self._free(start.request_id, drawn, guesses),
+            self._free(start.request_id, drawn, self._guesses(row.lane, start.recall, drawn)),
         )

@@ -174,7 +174,10 @@ ReplySender = Sender[Reply]
 
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
-    """To the prefill actor: run positions ``[begin, end)`` of this request's prompt, between transfers."""
+    """To the prefill actor: run positions ``[begin, end)`` of this request's prompt, between transfers.
+
+    foresee, recall   see :class:`ninfer.scheduler.commands.RowStart`
+    """
 
     step: int
     request_id: int
@@ -189,6 +192,8 @@ class ReadChunk:
     first: bool = True
     mask: bytes | None = field(default=None, repr=False)
     parts: int = 1
+    foresee: int = 0
+    recall: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,9 @@ class PrefillActor(StepActor[ReadChunk | ReadPart]):
         count = len(drawn.token_ids) if drawn is not None else 0
         stopped = drawn is not None and drawn.stopped
         blocks = self._ledgers.drawn(message.lane, drawn.token_ids) if drawn is not None else ()
-        free = self._free(message.request_id, drawn) if drawn is not None else 0
+        free = 0
+        if drawn is not None:
+            free = self._free(message.request_id, drawn, self._guesses(message.lane, message.recall, drawn))
         self._report(ChunkLanded(step, count, stopped, result.device_s, blocks, free))
         self._tell_lane(message.lane, Progress(message.request_id, message.end, now))
         if drawn is not None:
@@ -56,6 +58,7 @@ def plan_of(chunk: ReadChunk) -> PrefillChunk:
         after=chunk.after,
         mask=chunk.mask,
         parts=chunk.parts,
+        foresee=chunk.foresee,
     )
 
 

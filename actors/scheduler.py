@@ -267,6 +267,8 @@ class SchedulerActor:
                 command.first,
                 self._masks.mask(command.request_id) if command.sample else None,
                 command.parts,
+                command.foresee,
+                command.recall,
             )
         )
 

@@ -12,7 +12,7 @@ from ninfer.actors.engine import EngineLike, Pending
 from ninfer.actors.eventlog import EventLog
 from ninfer.actors.lane import LaneActor
 from ninfer.actors.ledgers import Ledgers
-from ninfer.actors.masks import NO_GUESSES, Guesses, Masks
+from ninfer.actors.masks import Guesses, Masks
 from ninfer.actors.messages import Draw, LaneMessage
 from ninfer.actors.runtime.clock import Clock
 from ninfer.actors.runtime.mailbox import Mailbox
@@ -76,7 +76,7 @@ class StepActor(Generic[M]):
 
         self._device.launch(step, lambda: launch(engine), landed, failed)
 
-    def _free(self, request_id: int, drawn: Drawn, guesses: Guesses = NO_GUESSES) -> int:
+    def _free(self, request_id: int, drawn: Drawn, guesses: Guesses) -> int:
         """How many more tokens a request may draw under its mask; with 0 the one behind these is made meanwhile, and
         those behind guesses.
         """
@@ -84,6 +84,11 @@ class StepActor(Generic[M]):
             self._masks.stopped(request_id, drawn.token_ids)
             return 0
         return self._masks.drawn(request_id, drawn.token_ids, guesses)
+
+    def _guesses(self, lane: int, recall: int, drawn: Drawn) -> Guesses:
+        """What may follow these tokens, which the lane's text has already; up to `recall` of it from the text."""
+        recalled = self._ledgers.guesses(lane, recall) if recall else ()
+        return Guesses(recalled) if recalled else Guesses(drawn.foreseen, own=True)
 
     def _hand_over(
         self, request_id: int, drawn: Drawn, now: float, guesses: tuple[int, int, bool] | None = None

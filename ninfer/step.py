@@ -106,6 +106,7 @@ class PrefillChunk:
                :class:`NextPart` the next, with rounds of other lanes between them as one likes. No other chunk is
                launched meanwhile; it draws, and has the transfers of `after`, with the last part
     mask       ids that may be drawn, see :class:`DecodeRow`; only where a token is drawn
+    foresee    how many tokens behind the drawn one are guessed, see :class:`DecodeRow`
     before     transfers in front of the chunk, in order
     after      transfers behind it and behind the drawing, in order; the result does not wait for them
     """
@@ -120,6 +121,7 @@ class PrefillChunk:
     after: tuple[Transfer, ...] = ()
     mask: bytes | None = field(default=None, repr=False)
     parts: int = 1
+    foresee: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from ninfer.served import open_served
 from ninfer.server import open_event_log
 from ninfer.types import Marks, Sampling
 from tests.actors.test_guesses import REPEATED, TEXT, embedded_requests
+from tests.actors.test_guesses_under_masks import MEMBERS, constrained
 from tests.actors.test_same_text import Builder
 from tests.support.engines import FakeEngine
 from tests.support.system import GREEDY, TOKENIZER, collect, echo, request_for, running
@@ -178,11 +179,13 @@ async def test_a_run_with_guesses_draws_its_tokens_again(tmp_path: Path, capsys:
         thinking = enforce(Compiler(tokenizer).compile(record_text), Reading(opens_think=True, thinking_budget=9))
         ids = tuple(tokenizer.encode_with_control(f"{TEXT.partition('</think>')[0]}{REPEATED}"))
         thinks = replace(requests[0], prompt_ids=ids, opens_think=True, enforced=thinking)
-        await ask_all(system, [requests, [replace(requests[0], enforced=enforced)], [thinks]])
+        members = constrained(tokenizer, Compiler(tokenizer), MEMBERS)
+        await ask_all(system, [requests, [replace(requests[0], enforced=enforced), members], [thinks]])
         assert system.machine.statistics().totals.copied_accepted_tokens > 5
     lines = file.getvalue().splitlines(keepends=True)
     drawn = [len(orjson.loads(line)["token_ids"]) for line in lines if b'"Drawn"' in line]
     assert max(drawn) > 2, "some round has to draw several tokens"
+    assert any(orjson.loads(line)["guessed"] for line in lines if b'"MaskReady"' in line)
     assert executed(tmp_path, lines, ARTIFACT) == 0
     assert f"compared {sum(drawn)} tokens: same" in capsys.readouterr().out
     at = next(n for n, line in enumerate(lines) if b'"Drawn"' in line and len(orjson.loads(line)["token_ids"]) > 2)

@@ -275,7 +275,7 @@ class DeviceEngine(KeepsStates):
             marks.end()
             return DeviceStep(marks, lambda seconds: PrefillResult(None, seconds))
         self._open = None
-        slot, end = self._slot(), chunk.begin + tokens
+        slot, end, foresee = self._slot(), chunk.begin + tokens, 0
         told: dict[int, LogprobRows] = {}
         if self._weights.drafter is not None:
             seen = self._seen(chunk)
@@ -292,6 +292,7 @@ class DeviceEngine(KeepsStates):
             self._logit_rows = [0]
             slot.results[:1].copy_(self._workspace.shared.results[:1], non_blocking=True)
             told = self._logprobs((chunk.lane,), self._workspace.shared.results[:1, :1])
+            foresee = self._foresee_first(chunk, slot)
         marks.end()
         self._transfers.carry_out(chunk.after, self._lanes, chunk)
 
@@ -300,6 +301,8 @@ class DeviceEngine(KeepsStates):
                 return PrefillResult(None, seconds)
             (drawn,) = _with_logprobs(_drawn(slot.results, (chunk.lane,)), told)
             self._unseen[chunk.lane] = drawn.token_ids
+            self._made[chunk.lane] = tuple(slot.guesses[1 : 1 + foresee].tolist()) if foresee else None
+            (drawn,) = self._with_foreseen((chunk,), (drawn,))
             return PrefillResult(drawn, seconds)
 
         return DeviceStep(marks, read)
@@ -380,7 +383,7 @@ class DeviceEngine(KeepsStates):
         ]
         slot.drafted.copy_(drafting.shared.results, non_blocking=True)
         logprobs = self._logprobs(lanes, drafting.shared.results[:, 2 : 3 + drafts])
-        foresee = self._foresee(plan, drafting, slot)
+        foresee = self._foresee(max(row.foresee for row in plan.rows), len(lanes), slot)
         marks.end()
 
         def read(seconds: float) -> DecodeResult:
@@ -390,7 +393,7 @@ class DeviceEngine(KeepsStates):
                 self._unseen[row.lane] = row.token_ids
                 self._made[row.lane] = tuple(guesses) if foresee else None
                 self._lanes[row.lane].frontier += len(row.token_ids)
-            return DecodeResult(self._with_foreseen(plan, drawn), seconds)
+            return DecodeResult(self._with_foreseen(plan.rows, drawn), seconds)
 
         return DeviceStep(marks, read)
 
@@ -398,25 +401,35 @@ class DeviceEngine(KeepsStates):
         """Whether there is nothing that the drafter has to look at or to guess in front of a round."""
         return wish.copied is not None and self._made[wish.lane] is not None
 
-    def _foresee(self, plan: DecodeRound, drafting: Drafting, slot: _HostSlot) -> int:
-        """Behind a round, guess for the next rows of all its lanes if one of them asks for it; returns how many."""
-        foresee = min(max(row.foresee for row in plan.rows), drafting.widest)
-        if not foresee or self._weights.drafter is None:
+    def _foresee(self, wished: int, lanes: int, slot: _HostSlot) -> int:
+        """Behind a round, guess for the next rows of all its lanes if one of them wishes it; returns how many."""
+        drafting = self._drafting
+        if drafting is None or self._weights.drafter is None or not wished:
             return 0
-        rows = len(plan.rows)
-        self._captured.replay(Part.TURN, rows)
-        self._captured.replay(Part.GUESS, rows, foresee)
-        count = rows * (1 + foresee)
+        foresee = min(wished, drafting.widest)
+        self._captured.replay(Part.TURN, lanes)
+        self._captured.replay(Part.GUESS, lanes, foresee)
+        count = lanes * (1 + foresee)
         slot.guesses[:count].copy_(drafting.shared.guesses[:count], non_blocking=True)
         return foresee
 
-    def _with_foreseen(self, plan: DecodeRound, drawn: tuple[Drawn, ...]) -> tuple[Drawn, ...]:
-        """With the guesses behind what was drawn, where rows ask for them."""
+    def _foresee_first(self, chunk: PrefillChunk, slot: _HostSlot) -> int:
+        """The same behind a prompt: as behind a round of its last position alone."""
+        if self._drafting is None or not chunk.foresee:
+            return 0
+        results, end = self._drafting.shared.results, chunk.begin + len(chunk.token_ids)
+        results[0, 0] = 0
+        results[0, 2:3].copy_(self._workspace.shared.results[0, :1])
+        self._tell(self._slot(), [_Row(chunk.lane, end - 1, self._lanes[chunk.lane].state_block)])
+        return self._foresee(chunk.foresee, 1, slot)
+
+    def _with_foreseen(self, plans: Sequence[DecodeRow | PrefillChunk], drawn: tuple[Drawn, ...]) -> tuple[Drawn, ...]:
+        """With the guesses behind what was drawn, where plans ask for them."""
         return tuple(
-            replace(tokens, foreseen=(self._made[row.lane] or ())[: row.foresee])
-            if row.foresee and not tokens.stopped
+            replace(tokens, foreseen=(self._made[plan.lane] or ())[: plan.foresee])
+            if plan.foresee and not tokens.stopped
             else tokens
-            for row, tokens in zip(plan.rows, drawn, strict=True)
+            for plan, tokens in zip(plans, drawn, strict=True)
         )
 
     def _enter(self, row: DecodeRow, live: int, drawn_by: float = 0.0) -> _Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar, overload
 
@@ -31,6 +32,7 @@ from ninfer.step import (
     PAGE_TOKENS,
     DecodeResult,
     DecodeRound,
+    DecodeRow,
     Drawn,
     LaneSetup,
     NextPart,
@@ -206,6 +208,7 @@ class Engine(KeepsStates):
             drawn = Drawn(chunk.lane, (token,), token in lane.running.stop_ids, logprobs=told)
             if self._drafter is not None:
                 self._drafter.drew(chunk.lane, token)
+            (drawn,) = self._with_foreseen((chunk,), [drawn])
         self._transfers.carry_out(chunk.after, self._lanes, chunk)
         return drawn
 
@@ -233,12 +236,12 @@ class Engine(KeepsStates):
             told = self._logprobs(lane, first, tokens)
             drawn.append(Drawn(row.lane, tokens, stopped, len(guess), len(tokens) - 1, told))
             first += count
-        return self._with_foreseen(plan, drawn)
+        return self._with_foreseen(plan.rows, drawn)
 
-    def _with_foreseen(self, plan: DecodeRound, drawn: list[Drawn]) -> tuple[Drawn, ...]:
-        """With guesses for the next rows, where rows ask for them. A guess needs a page for the position before it."""
+    def _with_foreseen(self, plans: Sequence[DecodeRow | PrefillChunk], drawn: list[Drawn]) -> tuple[Drawn, ...]:
+        """With guesses for the next rows, where plans ask for them. A guess needs a page for the position before it."""
         wishes = []
-        for row, tokens in zip(plan.rows, drawn, strict=True):
+        for row, tokens in zip(plans, drawn, strict=True):
             lane = self._lanes[row.lane]
             room = lane.pages * PAGE_TOKENS - lane.frontier + 1
             if self._drafter is not None and row.foresee and not tokens.stopped:

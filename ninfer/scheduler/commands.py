@@ -111,6 +111,7 @@ class StartChunk:
     before, after   transfers around it; see :class:`ninfer.step.PrefillChunk`
     first           whether this is the request's first chunk
     parts           steps that carry it out: this one and a :class:`ContinueChunk` for each other
+    foresee, recall guesses for the row behind the first token, see :class:`RowStart`
     """
 
     step: int
@@ -124,6 +125,8 @@ class StartChunk:
     after: tuple[Transfer, ...] = ()
     first: bool = True
     parts: int = 1
+    foresee: int = 0
+    recall: int = 0
 
 
 @dataclass(frozen=True, slots=True)

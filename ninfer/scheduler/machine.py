@@ -30,7 +30,7 @@ from ninfer.scheduler.candidates import (
 from ninfer.scheduler.disk import Entry
 from ninfer.scheduler.faults import FAULTS_TO_LATCH, FaultStreak
 from ninfer.scheduler.fetches import Fetches
-from ninfer.scheduler.flight import Flight, OpenChunk, Step
+from ninfer.scheduler.flight import Flight, OpenChunk, Step, Window
 from ninfer.scheduler.holdings import Holdings
 from ninfer.scheduler.pages import PagePool
 from ninfer.scheduler.policy import Sharing, Turn
@@ -615,8 +615,23 @@ class Scheduler:
         self._move(request, RequestSignal.LAUNCHED)
         request.read = request.executed = end
         sample = end == request.prompt and request.limit > 0
+        window = self._windows.first(request) if sample else Window()
         self._out.append(
-            cmd.StartChunk(number, request.id, request.lane, begin, end, mapping, sample, before, after, first, parts)
+            cmd.StartChunk(
+                number,
+                request.id,
+                request.lane,
+                begin,
+                end,
+                mapping,
+                sample,
+                before,
+                after,
+                first,
+                parts,
+                window.foresee,
+                window.recall,
+            )
         )
 
     def _extend(self, request: Request, tokens: int) -> PageMapping:

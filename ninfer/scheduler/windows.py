@@ -35,6 +35,16 @@ class Windows:
             wished = list(choose([request.guesses for request in requests], wished, self._costs, masks))
         return tuple(self._window(request, wish) for request, wish in zip(requests, wished, strict=True))
 
+    def first(self, request: Request) -> Window:
+        """What is made ready for the first row of a request, with the token that the end of its prompt draws."""
+        settings = self._settings
+        if not settings.guesses or not request.held:
+            return Window()
+        wished = min(settings.draft_tokens, request.open_drafts)
+        if settings.adaptive_drafts:
+            (wished,) = choose([request.guesses], [wished], self._costs, [0.0])
+        return self._window(request, wished)
+
     def _window(self, request: Request, wished: int) -> Window:
         settings = self._settings
         if not request.held:

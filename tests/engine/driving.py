@@ -51,6 +51,7 @@ class Driver:
         random.Random(seed).shuffle(self._free)
         self._tables: dict[int, list[int]] = {}
         self._length: dict[int, int] = {}
+        self.foreseen: tuple[int, ...] = ()  # behind the prompt that was read last
 
     def table(self, lane: int, tokens: int) -> tuple[int, ...]:
         """Pages of a lane's first tokens."""
@@ -80,6 +81,7 @@ class Driver:
         before: tuple[Transfer, ...] = (),
         after: tuple[Transfer, ...] = (),
         parts: int = 1,
+        foresee: int = 0,
         between: Callable[[], None] = lambda: None,
     ) -> Generation:
         """Read a prompt in chunks and draw its first token.
@@ -108,6 +110,7 @@ class Driver:
                 before=before if begin == start else (),
                 after=after if end == len(prompt) else (),
                 parts=parts,
+                foresee=foresee if end == len(prompt) else 0,
             )
             result = self.engine.run(plan)
             for _ in range(parts - 1):
@@ -116,6 +119,7 @@ class Driver:
                 result = self.engine.run(NextPart(lane))
             if result.drawn is not None:
                 generation.add(result.drawn, self.engine.logits[0])
+                self.foreseen = result.drawn.foreseen
             begin = end
         self._length[lane] = len(prompt)
         return generation

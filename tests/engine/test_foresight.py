@@ -41,25 +41,37 @@ def mask_at(place: int) -> bytes:
 
 
 def check_the_same_guesses(engine: Engine | DeviceEngine) -> None:
-    """Without masks, where the engine can make them itself: they are these, and as many are right in every round."""
-    tokens = [[token] for token in begun(engine)]
+    """Without masks, where the engine can make them itself: they are these, and as many are right in every round.
+
+    The first are told with the first token, behind a prompt that is read last.
+    """
+    tokens, _ = read(engine, 0)
     own = []
     for _ in range(ROUNDS):
         first, second = run(engine, tokens, next_row(tokens, 0, 2), next_row(tokens, 1, 3))
         own.append((first, second, made(engine)))
-    told = [[token] for token in begun(engine)]
-    foreseen: tuple[int, ...] = ()
+    told, foreseen = read(engine, 2)
     for first, second, guesses in own:
-        row = replace(next_row(told, 0, 2), foresee=2)
-        if foreseen:
-            assert guesses in (None, foreseen)
-            row = replace(row, copied=foreseen)
+        assert guesses in (None, foreseen)
+        row = replace(next_row(told, 0, 2), copied=foreseen, foresee=2)
         drawn, beside = run(engine, told, row, next_row(told, 1, 3))
         foreseen = drawn.foreseen
         assert len(foreseen) == 2
         assert (drawn.token_ids, drawn.accepted) == (first.token_ids, first.accepted)
         assert (beside.token_ids, beside.accepted) == (second.token_ids, second.accepted)
         assert beside.foreseen == ()
+
+
+def read(engine: Engine | DeviceEngine, foresee: int) -> tuple[list[list[int]], tuple[int, ...]]:
+    """Two prompts are read; their first tokens, and what is foreseen behind that of lane 0."""
+    engine.reset()
+    driver = Driver(engine)  # type: ignore[arg-type]
+    generations = [
+        driver.prefill(lane, random_prompt(LENGTHS[lane], IDS, lane), 64, LAWS[lane], foresee=(1 - lane) * foresee)
+        for lane in (1, 0)
+    ]
+    assert len(driver.foreseen) == foresee
+    return [generation.tokens[:] for generation in reversed(generations)], driver.foreseen
 
 
 def made(engine: Engine | DeviceEngine) -> tuple[int, ...] | None:
@@ -103,13 +115,16 @@ def check_under_masks(engine: Engine | DeviceEngine) -> int:
     return verified
 
 
-def what_follows(engine: Engine | DeviceEngine, foresee: int, *, appends: bool) -> tuple[list[int], list[Drawn]]:
-    """Of a request in a lane whose last round has foreseen so many guesses; it may go on inside the block."""
+def what_follows(
+    engine: Engine | DeviceEngine, foresee: int, *, appends: bool, rounds: bool = True
+) -> tuple[list[int], list[Drawn]]:
+    """Of a request in a lane whose last step, a round or a prompt, has foreseen guesses; it may go on in the block."""
     engine.reset()
     driver = Driver(engine)  # type: ignore[arg-type]
     prompt = random_prompt(LENGTHS[0], IDS, LENGTHS[0])
-    generation = {0: driver.prefill(0, prompt, 64, LAWS[0])}
-    driver.speculate(generation, 6, {0: 2}, foresee=foresee)
+    generation = {0: driver.prefill(0, prompt, 64, LAWS[0], foresee=foresee)}
+    if rounds:
+        driver.speculate(generation, 6, {0: 2}, foresee=foresee)
     history = [*prompt, *generation[0].tokens[:-1]]
     follow = [*history, 9, 8, 7]
     kept, stands = (driver.table(0, len(history)), len(history)) if appends else ((), None)
@@ -126,9 +141,13 @@ def test_guesses_are_verified_under_masks(engine: Engine | DeviceEngine) -> None
     assert check_under_masks(engine) > 3
 
 
+@pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("appends", [False, True])
-def test_what_was_foreseen_is_forgotten_with_the_request(engine: Engine | DeviceEngine, appends: bool) -> None:
-    assert what_follows(engine, 3, appends=appends) == what_follows(engine, 0, appends=appends)
+def test_what_was_foreseen_is_forgotten_with_the_request(
+    engine: Engine | DeviceEngine, appends: bool, rounds: bool
+) -> None:
+    told = [what_follows(engine, foresee, appends=appends, rounds=rounds) for foresee in (3, 0)]
+    assert told[0] == told[1]
 
 
 def test_nothing_is_foreseen_behind_a_stop(engine: Engine | DeviceEngine) -> None:

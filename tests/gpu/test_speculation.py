@@ -149,7 +149,9 @@ def test_guesses_told_ahead(folder: Path, cuda_graph: bool) -> None:
     check_the_same_guesses(engine)
     check_under_masks(engine)
     for appends in (False, True):
-        assert what_follows(engine, 3, appends=appends) == what_follows(engine, 0, appends=appends)
+        for rounds in (False, True):
+            told = [what_follows(engine, foresee, appends=appends, rounds=rounds) for foresee in (3, 0)]
+            assert told[0] == told[1]
     assert compiled == []
     del engine
     torch.cuda.empty_cache()

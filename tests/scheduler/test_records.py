@@ -35,6 +35,7 @@ MESSAGES = [
     ev.Arrived(3),
     ev.RoundLanded(7, (ev.RowLanded(1, 1, False), ev.RowLanded(2, 1, True)), 0.25),
     cmd.StartChunk(1, 2, 0, 64, 128, PageMapping(1, (4, 9)), True),
+    cmd.StartChunk(1, 2, 0, 64, 128, PageMapping(1, (4, 9)), True, foresee=3, recall=7),
     cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ())),)),
     ev.RoundLanded(7, (ev.RowLanded(1, 3, False, ("a",), 4, 2, True),), 0.25),
     cmd.StartRound(3, (cmd.RowStart(1, 0, 17, PageMapping(1, ()), 3, 15),)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -179,6 +180,35 @@ def test_no_masks_are_made_behind_guesses_where_one_takes_longer_than_a_round(ad
         land_row(machine, 1)
         row = masked(machine, mask_s=0.01)
     assert (row.foresee > 0, row.recall) == (True, 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "is_masked", "told"),
+    [
+        (GUESSING, 90, True, (4, 0)),
+        ({**GUESSING, "copied_tokens": 7}, 90, True, (4, 7)),
+        ({**GUESSING, "copied_tokens": 7}, 5, True, (3, 3)),
+        ({**GUESSING, "copied_tokens": 7}, 2, True, (0, 0)),
+        ({**GUESSING, "copied_tokens": 7}, 90, False, (0, 0)),
+        ({**GUESSING, "copied_tokens": 7, "adaptive_drafts": True}, 90, True, (0, 7)),
+        ({}, 90, True, (0, 0)),
+    ],
+)
+def test_the_first_row_has_its_guesses_told_with_the_first_token(
+    settings: dict[str, Any], limit: int, is_masked: bool, told: tuple[int, int]
+) -> None:
+    machine = serving(**settings)
+    machine.handle(ev.Arrived(1), 0.0)
+    commands = machine.handle(ev.Prepared(1, 1030, limit, masked=is_masked), 0.0)
+    chunks = []
+    while machine.flight.steps and machine.flight.steps[0].end:
+        chunks += [command for command in commands if isinstance(command, cmd.StartChunk)]
+        step = machine.flight.steps[0]
+        commands = machine.handle(ev.ChunkLanded(step.number, int(step.end == 1030), False, 0.1), 0.0)
+    *others, last = chunks
+    assert others
+    assert {(chunk.foresee, chunk.recall) for chunk in others} == {(0, 0)}
+    assert (last.foresee, last.recall) == told
 
 
 def adaptive_row(machine: Scheduler) -> tuple[Seen, ...]:

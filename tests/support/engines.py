@@ -13,7 +13,7 @@ import hashlib
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar, overload
 
 from ninfer.actors.engine import MemoryCheck
@@ -281,6 +281,8 @@ class FakeEngine:
         self._frontiers[plan.lane] = end
         assert plan.sample or plan.mask is None
         drawn = self._draw(plan.lane, plan.mask) if plan.sample else None
+        if drawn is not None and not drawn.stopped:
+            drawn = replace(drawn, foreseen=self._foreseen(lane, end, plan.foresee))
         self._carry_out(plan.after)
         return PrefillResult(drawn, 0.001)
 

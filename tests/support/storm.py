@@ -377,6 +377,11 @@ class Storm:
         assert command.end == client.prompt or command.end % PAGE_TOKENS == 0
         assert command.sample == (command.end == client.prompt and self.effective(client) > 0)
         self.memory.chunk(command, client.history)
+        client.foreseen = command.foresee
+        assert command.foresee <= self.settings.draft_tokens
+        assert command.recall <= self.settings.copied_tokens
+        assert max(command.foresee, command.recall) <= max(0, self.effective(client) - 2)
+        assert (client.masked and command.sample) or not command.foresee + command.recall
         if command.sample:
             self.draw(client)
 
