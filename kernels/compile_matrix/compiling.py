@@ -12,6 +12,7 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from ninfer.kernels.compile_matrix.chips import Chip
 from ninfer.kernels.compile_matrix.variant import Variant
@@ -41,7 +42,8 @@ def compile_variant(variant: Variant, chip: Chip) -> Any:
     Raises Triton's errors if any stage fails.
     """
     arguments = variant.kernel.arg_names
-    source = ASTSource(
+    form = GluonASTSource if variant.kernel.is_gluon() else ASTSource
+    source = form(
         fn=variant.kernel,
         signature=variant.signature(),
         constexprs=dict(variant.constants),

@@ -11,9 +11,9 @@ from itertools import product
 from ninfer.kernels.compile_matrix.chips import Chip
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.gdn import variants
-from ninfer.kernels.gdn.slots import KEY_ROWS, MAX_COLUMNS, RING, ROWS
+from ninfer.kernels.gdn.slots import KEY_ROWS, RING, ROWS
 from ninfer.kernels.gdn.triton_chunk import convolve_blocks, finish_rows, prepare_blocks, scan_blocks
-from ninfer.kernels.gdn.triton_round import gdn_round
+from ninfer.kernels.gdn.gluon_round import gdn_round
 
 WIDTH = 128
 HIDDEN = (5120, 2048)
@@ -34,10 +34,10 @@ def matrix(chip: Chip) -> Iterator[Variant]:
             f"round of {group}, {hidden} wide",
             gdn_round,
             _INPUTS | _NUMBERS
-            | {"x": "bf16", "squares": "i64", "norm": "fp32", "s": "fp32", "open_u": "fp32", "workspace": "fp32"}
+            | {"x": "bf16", "squares": "i64", "norm": "fp32", "s": "fp32", "open_u": "fp32"}
             | {"out": "bf16"},
             widths
-            | {"KEY_ROWS": KEY_ROWS, "ROWS": ROWS, "RING": RING, "COLUMNS": MAX_COLUMNS, "GROUP": group}
+            | {"KEY_ROWS": KEY_ROWS, "ROWS": ROWS, "RING": RING, "GROUP": group}
             | {"STEPS": -(-hidden // variants.HIDDEN_STEP), "STEP": variants.HIDDEN_STEP}
             | {"DEPENDENT": chip.dependent_launch},
             warps=variants.ROUND_WARPS,

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ninfer.kernels.gdn import variants
 from ninfer.kernels.gdn.chunk_scratch import ChunkScratch, chunk_scratch
-from ninfer.kernels.gdn.slots import BLOCK, KEY_ROWS, MAX_COLUMNS, RING, ROWS, GdnConstants, GdnSlots
+from ninfer.kernels.gdn.gluon_round import gdn_round as round_kernel
+from ninfer.kernels.gdn.slots import BLOCK, KEY_ROWS, RING, ROWS, GdnConstants, GdnSlots
 from ninfer.kernels.gdn.triton_chunk import convolve_blocks, finish_rows, prepare_blocks, scan_blocks
-from ninfer.kernels.gdn.triton_round import gdn_round as round_kernel
 from ninfer.kernels.low_bit_linear.buffers import Columns, Norm
 from ninfer.kernels.low_bit_linear.triton_launch import dependent
 
@@ -54,13 +54,13 @@ def gdn_round(
     round_kernel[(slots.value_heads, lanes.shape[0])](
         first, second, x.storage, norm.squares, ab, constants.taps, constants.decay_rate, constants.dt_bias,
         constants.norm, slots.s, slots.open_k, slots.open_u, slots.open_g, slots.ring, lanes, positions, state_blocks,
-        slots.s if workspace is None else workspace, out.storage,
+        out.storage,
         columns_per_lane, slots.key_heads, slots.value_heads, x.columns, norm.squares.shape[1],
         x.storage.shape[1], x.width, out.storage.shape[1], out.width, norm.eps, constants.eps, slots.key_width**-0.5,
-        DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, ROWS=ROWS, RING=RING, COLUMNS=MAX_COLUMNS,
+        DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, ROWS=ROWS, RING=RING,
         GROUP=variants.round_group(columns_per_lane), STEPS=-(-x.columns // variants.HIDDEN_STEP),
         STEP=variants.HIDDEN_STEP, DEPENDENT=early,
-        num_warps=variants.ROUND_WARPS, launch_pdl=early,
+        num_warps=variants.ROUND_WARPS, launch_pdl=early, maxnreg=variants.ROUND_REGISTERS or None,
     )  # fmt: skip
 
 

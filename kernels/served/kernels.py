@@ -6,7 +6,7 @@ from typing import Any
 
 from ninfer.kernels.embedding.triton_gather import gather_row
 from ninfer.kernels.gdn import triton_launch as gdn
-from ninfer.kernels.gdn.triton_round import gdn_round
+from ninfer.kernels.gdn.gluon_round import gdn_round
 from ninfer.kernels.low_bit_linear import triton_chunk_launch as low_bit_linear_chunk
 from ninfer.kernels.low_bit_linear import triton_launch as low_bit_linear
 from ninfer.kernels.paged_attention import triton_launch as paged_attention

@@ -10,26 +10,15 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-from ninfer.kernels.gdn import triton_launch, triton_round, variants
+from tests.support import gluon, ptx
+
+gluon.install()
+from ninfer.kernels.gdn import triton_launch, variants
 from ninfer.kernels.gdn.slots import RING, GdnShape
 from tests.kernels.gdn.cases import SMALL, layer
-from tests.support import ptx
 from tests.support.tolerance import BF16_ROUNDED, FP32_RECURRENCE, Tolerance, assert_within
 
 ptx.install()
-SUMS = tuple(getattr(triton_round, f"_add{count}") for count in (2, 3, 4, 6, 8, 12))
-GENERIC = interpreter.ReduceOps.generic_reduce
-
-
-def several_sums(self: Any, values: Any) -> Any:
-    """The sums of several vectors at once, which the interpreter would add element by element in Python."""
-    if self.combine_fn not in SUMS:
-        return GENERIC(self, values)
-    return [self.to_tensor(np.sum(value.handle.data, dtype=np.float32), value.dtype) for value in values]
-
-
-interpreter.ReduceOps.generic_reduce = several_sums
-
 ONE = GdnShape(1, 1, 16, 16)
 SHARED = GdnShape(1, 2, 32, 16)
 ROUND = {"run": triton_launch.gdn_round}

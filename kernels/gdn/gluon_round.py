@@ -1,0 +1,417 @@
+"""GPU route of a round: one program per lane and value head, its columns in groups.
+
+The entry state and the keys of the open rows lie in shared memory, u of the open rows in registers, for the whole round:
+its columns add their rows there, so a column meets the same values in the same places whether its predecessor ran in
+this launch or in an earlier one. Threads exchange a group's vectors through shared memory between four phases:
+convolution and projections; gates; what no column has from u of another (scores of the open rows, products with the
+state); u of one column after the other, which stays within warps; the output norm. Phases walk over the columns that
+are there in loops: a launch meets its code cold, so little code is time.
+
+Every sum is made in a layout written down here, whatever the group, so no bit depends on a column's company. One binary
+serves rounds of one column per lane and one those of several; lanes, columns and every width of the buffers are run-time
+values.
+
+State and rows were last written a whole round ago and are loaded before the predecessor is waited for.
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: RUF005 (the compiler knows no unpacking)
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from ninfer.kernels.gdn import slots
+from ninfer.kernels.low_bit_linear import buffers
+
+RING_ROWS = gl.constexpr(slots.RING_ROWS)
+L2_EPS = gl.constexpr(1e-6)  # model spec, section 0: inside the root, on the sum
+SQUARES_UNIT = gl.constexpr(0.5**buffers.SQUARES_BITS)
+WARPS = gl.constexpr(8)
+
+
+@gluon.jit
+def _silu(x):
+    return x / (1.0 + gl.exp(-x))
+
+
+@gluon.jit
+def _log_decay(a, decay_rate, dt_bias):
+    """decay_rate * softplus(a + dt_bias); the quotient removes the rounding of 1 + e from the logarithm."""
+    x = a + dt_bias
+    e = gl.exp(gl.minimum(x, 20.0))
+    one = 1.0 + e
+    soft = gl.where(one == 1.0, e, gl.log(one) * (e / gl.where(one == 1.0, 1.0, one - 1.0)))
+    return decay_rate * gl.where(x > 20.0, x, soft)
+
+
+@gluon.jit
+def _blocked_offsets(k, t, plane, width):
+    """Place of value k of token t in a buffer of columns, which is small."""
+    return (t // width * plane + k // 32) * (32 * width) + t % width * 32 + k % 32
+
+
+@gluon.jit
+def _wrapped(at, ROWS: gl.constexpr):
+    """at % ROWS for at < 2 ROWS"""
+    return gl.where(at < ROWS, at, at - ROWS)
+
+
+@gluon.jit
+def _anew(number):
+    """Zero, made of any number, that the compiler does not know: what is computed from it is computed where it is used, in every turn of a
+    loop, instead of occupying registers from before the loop on."""
+    zero = gl.inline_asm_elementwise("and.b32 $0, $1, 0;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
+    return gl.multiple_of(zero, 128)
+
+
+@gluon.jit
+def _number(array, index, ONE: gl.constexpr):
+    """A number of an array in shared memory."""
+    return gl.sum(array.index(index).load(ONE), axis=0)
+
+
+@gluon.jit
+def _open_rows(
+    keys, open_k, open_u, open_g, key_base, head_base, block, rows,
+    DK: gl.constexpr, DV: gl.constexpr, KEY_ROWS: gl.constexpr, ROWS: gl.constexpr,
+    KEYS_IN: gl.constexpr, U: gl.constexpr, ROW: gl.constexpr,
+):  # fmt: skip
+    """Rows [0, rows) of a block, zero beyond: k on its way to shared memory, u [64, DV], G [64], 1/|k| [64]."""
+    row = gl.arange(0, 64, layout=gl.SliceLayout(1, KEYS_IN))
+    d = gl.arange(0, DK, layout=gl.SliceLayout(0, KEYS_IN))
+    at = key_base + _wrapped(block * 64 % KEY_ROWS + row, KEY_ROWS)
+    async_copy.async_copy_global_to_shared(
+        keys, open_k + (at[:, None] * DK + d[None, :]), mask=(row < rows)[:, None]
+    )
+    async_copy.commit_group()
+    begin = block * 64 % ROWS
+    row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
+    e = gl.arange(0, DV, layout=gl.SliceLayout(0, U))
+    at = head_base + _wrapped(begin + row, ROWS)
+    us = gl.load(open_u + (at[:, None] * DV + e[None, :]), mask=(row < rows)[:, None], other=0.0)
+    row = gl.arange(0, 64, layout=ROW)
+    at = 2 * head_base + _wrapped(begin + row, ROWS)
+    gs = gl.load(open_g + at, mask=row < rows, other=0.0)
+    scales = gl.load(open_g + at + ROWS, mask=row < rows, other=0.0)
+    return us, gs, scales
+
+
+@gluon.jit
+def _fold(state, keys, us, gs, scales, block, to, stored, DK: gl.constexpr, DV: gl.constexpr, U: gl.constexpr):
+    """State after a full block, in shared memory and, if `stored`, at `to`. Keys are exact in bf16, and three bf16
+    parts hold all bits of a row of u."""
+    SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUM, 2)
+    gs = gl.convert_layout(gs, gl.SliceLayout(1, U))
+    scales = gl.convert_layout(scales, gl.SliceLayout(1, U))
+    row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
+    last = gl.sum(gl.where(row == 63, gs, 0.0), axis=0)
+    faded = (us * (gl.exp(last - gs) * scales)[:, None]).permute([1, 0])
+    high = faded.to(gl.bfloat16)
+    faded -= high.to(gl.float32)
+    middle = faded.to(gl.bfloat16)
+    low = (faded - middle.to(gl.float32)).to(gl.bfloat16)
+    added = gl.full([DV, DK], 0.0, gl.float32, layout=SUM)
+    for rounded in gl.static_range(3):
+        # A quarter of the rows at a time, which needs a quarter of the room for the exchange.
+        quarters = (low, middle, high)[rounded].reshape([DV, 2, 2, 16]).permute([0, 3, 1, 2])
+        even, odd = quarters.split()
+        for i in gl.static_range(4):
+            quarter = (even if i % 2 == 0 else odd).split()[i // 2]
+            added = mma_v2(gl.convert_layout(quarter, LEFT), keys.slice(16 * i, 16).load(RIGHT), added)
+    folded = state.load(SUM) * gl.exp(last) + added
+    state.store(folded)
+    down = gl.arange(0, DV, layout=gl.SliceLayout(1, SUM)) + _anew(block)
+    across = gl.arange(0, DK, layout=gl.SliceLayout(0, SUM))
+    gl.store(to + (down[:, None] * DK + across[None, :]), folded, mask=stored & (down < DV)[:, None])
+
+
+@gluon.jit
+def _taps(taps, channels, channel):
+    loaded = ()
+    for j in gl.static_range(4):
+        loaded = loaded + (gl.load(taps + j * channels + channel),)
+    return loaded
+
+
+@gluon.jit
+def _weights(ab, head, heads, hidden, within, STEPS: gl.constexpr, STEP: gl.constexpr):
+    """Rows of a and b of a head, in steps that alternate."""
+    loaded = ()
+    for j in gl.static_range(STEPS):
+        k = j * STEP + within
+        loaded = loaded + (gl.load(ab + head * hidden + k, mask=k < hidden, other=0.0),)
+        loaded = loaded + (gl.load(ab + (heads + head) * hidden + k, mask=k < hidden, other=0.0),)
+    return loaded
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "columns", "key_heads", "heads", "hidden", "capacity", "x_plane", "x_width", "out_plane", "out_width",
+    ]
+)  # fmt: skip
+def gdn_round(
+    first, second, x, squares, ab, taps, decay_rate, dt_bias, norm, s, open_k, open_u, open_g, ring,
+    lanes, positions, state_blocks, out,
+    columns, key_heads, heads, hidden, capacity, x_plane, x_width, out_plane, out_width, x_eps, eps, scale,
+    DK: gl.constexpr, DV: gl.constexpr, KEY_ROWS: gl.constexpr, ROWS: gl.constexpr, RING: gl.constexpr,
+    GROUP: gl.constexpr, STEPS: gl.constexpr, STEP: gl.constexpr, DEPENDENT: gl.constexpr,
+):  # fmt: skip
+    if DEPENDENT:
+        gdc_launch_dependents()
+    # Values of the state down the warps, 16 in each; keys across eight lanes, whose sums stay within a warp.
+    STATE: gl.constexpr = gl.BlockedLayout([4, 4], [4, 8], [WARPS, 1], [1, 0])
+    KEYS: gl.constexpr = gl.BlockedLayout([2, 4], [4, 8], [WARPS, 1], [1, 0])
+    KEYS_IN: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    # The open rows across eight lanes; a thread has the values that it has of the state.
+    U: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [1, WARPS], [0, 1])
+    # A column's vector to a warp.
+    VECTORS: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [WARPS, 1], [1, 0])
+    # Gates: the partial sums of a warp each in one thread.
+    PARTS: gl.constexpr = gl.BlockedLayout([1, WARPS], [32, 1], [WARPS, 1], [1, 0])
+    GATES: gl.constexpr = gl.SliceLayout(1, PARTS)
+    ROW: gl.constexpr = gl.SliceLayout(1, KEYS)
+    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    FLAT2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+
+    state = gl.allocate_shared_memory(gl.float32, [DV, DK], FLAT2)
+    keys = gl.allocate_shared_memory(gl.bfloat16, [64, DK], FLAT2)
+    key_rows = keys._reinterpret(gl.bfloat16, [64, DK], FLAT)
+    vectors = gl.allocate_shared_memory(gl.float32, [2 * GROUP, DK], FLAT2)  # q and k of each column
+    vector = vectors._reinterpret(gl.float32, [2 * GROUP, DK], FLAT)
+    values = gl.allocate_shared_memory(gl.float32, [GROUP, DV], FLAT2)
+    value = values._reinterpret(gl.float32, [GROUP, DV], FLAT)
+    mixed = gl.allocate_shared_memory(gl.float32, [GROUP, DV], FLAT2)
+    mix = mixed._reinterpret(gl.float32, [GROUP, DV], FLAT)
+    parts = gl.allocate_shared_memory(gl.float32, [2 * GROUP, WARPS], FLAT2)  # of a and b of each column
+    part = parts._reinterpret(gl.float32, [2 * GROUP, WARPS], FLAT)
+    lengths = gl.allocate_shared_memory(gl.float32, [2 * GROUP], FLAT)
+    growths = gl.allocate_shared_memory(gl.float32, [2 * GROUP], FLAT)
+    growth_of = growths._reinterpret(gl.float32, [2 * GROUP, 1], FLAT)
+    betas = gl.allocate_shared_memory(gl.float32, [2 * GROUP], FLAT)
+    beta_of = betas._reinterpret(gl.float32, [2 * GROUP, 1], FLAT)
+    roots = gl.allocate_shared_memory(gl.float32, [2 * GROUP], FLAT)
+    root_of = roots._reinterpret(gl.float32, [2 * GROUP, 1], FLAT)
+    scores = gl.allocate_shared_memory(gl.float32, [2 * GROUP, 64], FLAT)
+    carried = gl.allocate_shared_memory(gl.float32, [2 * GROUP, DV], FLAT)
+
+    head = gl.program_id(0)
+    b = gl.program_id(1)
+    hidden = gl.multiple_of(hidden, 32)
+    share = heads // key_heads
+    key_head = head // share
+    leads = head - key_head * share == 0  # of the programs with the same key head, the one that keeps its rows
+    lane = gl.load(lanes + b).to(gl.int64)
+    begin = gl.load(positions + b)
+    current = gl.load(state_blocks + b)
+    key_base = (lane * key_heads + key_head) * KEY_ROWS
+    head_base = (lane * heads + head) * ROWS
+    if GROUP == 1:
+        columns = 1
+
+    s += (lane * heads + head) * (DV * DK)
+    down = gl.arange(0, DV, layout=gl.SliceLayout(1, STATE))
+    across = gl.arange(0, DK, layout=gl.SliceLayout(0, STATE))
+    async_copy.async_copy_global_to_shared(
+        state, s + (down[:, None] * DK + across[None, :]), mask=(current > 0) & (down < DV)[:, None] & (across < DK)[None, :]
+    )
+    known = gl.minimum(begin - current * 64, 64)
+    us, gs, scales = _open_rows(
+        keys, open_k, open_u, open_g, key_base, head_base, current, known, DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW
+    )
+    g_at = open_g + 2 * head_base
+    g = gl.load(g_at + gl.maximum(begin - 1, 0) % ROWS)  # of the row before; read where there is one
+
+    channels = 2 * key_heads * DK + heads * DV
+    pair = gl.arange(0, 2 * GROUP, layout=gl.SliceLayout(1, VECTORS))  # 2 i: q of column i, 2 i + 1: its k
+    member = gl.arange(0, GROUP, layout=gl.SliceLayout(1, VECTORS))
+    d = gl.arange(0, DK, layout=gl.SliceLayout(0, VECTORS))
+    e = gl.arange(0, DV, layout=gl.SliceLayout(0, VECTORS))
+    pair_channel = (pair % 2 * key_heads + key_head)[:, None] * DK + d[None, :]
+    value_channel = (2 * key_heads * DK + head * DV + e)[None, :] + member[:, None] * 0
+    if GROUP == 1:
+        pair_taps = _taps(taps, channels, pair_channel)
+        value_taps = _taps(taps, channels, value_channel)
+    ring += lane * RING_ROWS * channels
+    inner = gl.arange(0, STEP // WARPS, layout=gl.SliceLayout(0, VECTORS))
+    outer = gl.arange(0, WARPS, layout=gl.SliceLayout(1, VECTORS))
+    within = outer[:, None] * (STEP // WARPS) + inner[None, :]
+    if GROUP == 1:
+        weights = _weights(ab, head, heads, hidden, within, STEPS, STEP)
+    rate = gl.load(decay_rate + head)
+    bias = gl.load(dt_bias + head)
+    weight = gl.load(norm + e)
+    row = gl.arange(0, 64, layout=ROW)
+    u_row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
+    u_value = gl.arange(0, DV, layout=gl.SliceLayout(0, U))
+    gate = gl.arange(0, 2 * GROUP, layout=GATES)  # 2 i: a of column i, 2 i + 1: its b
+    if DEPENDENT:
+        gdc_wait()
+
+    step = 0
+    while step < columns:
+        position = begin + step
+        block = position // 64
+        place = position - block * 64
+        if GROUP == 1:
+            take = 1
+        else:
+            take = gl.minimum(gl.minimum(columns - step, 64 - place), GROUP)
+        token = b * columns + step  # the group's first; behind its last column that one again
+        zero = _anew(step)
+        if GROUP > 1:
+            # Not kept in registers from one group to the next.
+            pair_taps = _taps(taps, channels, pair_channel + zero)
+            value_taps = _taps(taps, channels, value_channel + zero)
+            weights = _weights(ab, head, heads, hidden, within + zero, STEPS, STEP)
+        # On their way at once: what the phases below read.
+        pair_inputs = ()
+        value_inputs = ()
+        pair_at = gl.minimum(pair // 2, take - 1)
+        member_at = gl.minimum(member, take - 1)
+        for j in gl.static_range(4):
+            # Of the columns before the round those in the ring.
+            since = step + pair_at - 3 + j + zero
+            fresh = gl.load(
+                first + (token + pair_at - 3 + j).to(gl.int64)[:, None] * (2 * key_heads * DK) + pair_channel,
+                mask=(since >= 0)[:, None], other=0.0,
+            )  # fmt: skip
+            kept = gl.load(
+                ring + (gl.maximum(begin + since, 0) % RING)[:, None] * channels + pair_channel,
+                mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
+            )  # fmt: skip
+            pair_inputs = pair_inputs + (gl.where((since >= 0)[:, None], fresh, kept),)
+            since = step + member_at - 3 + j + zero
+            fresh = gl.load(
+                second + (token + member_at - 3 + j).to(gl.int64)[:, None] * (2 * heads * DV) + (head * DV + e)[None, :],
+                mask=(since >= 0)[:, None], other=0.0,
+            )  # fmt: skip
+            kept = gl.load(
+                ring + (gl.maximum(begin + since, 0) % RING)[:, None] * channels + value_channel,
+                mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
+            )  # fmt: skip
+            value_inputs = value_inputs + (gl.where((since >= 0)[:, None], fresh, kept),)
+        z = gl.load(
+            second + (token + member_at).to(gl.int64)[:, None] * (2 * heads * DV) + ((heads + head) * DV + e)[None, :]
+        )
+        gate_token = token + gl.minimum(gate // 2, take - 1)
+        whole = gl.load(squares + gate_token)
+        fraction = gl.load(squares + capacity + gate_token)
+
+        # a and b, the sums of a warp at a time.
+        for i in gl.static_range(GROUP):
+            t = token + gl.minimum(i, take - 1)
+            a_sum = gl.full([WARPS, STEP // WARPS], 0.0, gl.float32, layout=VECTORS)
+            b_sum = a_sum
+            for j in gl.static_range(STEPS):
+                k = j * STEP + within + zero
+                wide = gl.load(x + _blocked_offsets(k, t, x_plane, x_width), mask=k < hidden, other=0.0).to(gl.float32)
+                a_sum = gl.fma(wide, weights[2 * j].to(gl.float32), a_sum)
+                b_sum = gl.fma(wide, weights[2 * j + 1].to(gl.float32), b_sum)
+            part.index(2 * i).store(gl.sum(a_sum, axis=1))
+            part.index(2 * i + 1).store(gl.sum(b_sum, axis=1))
+
+        # The convolution: silu of the sum over taps, rounded once.
+        pair_sum = pair_inputs[0].to(gl.float32) * pair_taps[0]
+        value_sum = value_inputs[0].to(gl.float32) * value_taps[0]
+        for j in gl.static_range(1, 4):
+            pair_sum = gl.fma(pair_inputs[j].to(gl.float32), pair_taps[j], pair_sum)
+            value_sum = gl.fma(value_inputs[j].to(gl.float32), value_taps[j], value_sum)
+        pair_out = _silu(pair_sum).to(gl.bfloat16)
+        value_out = _silu(value_sum).to(gl.bfloat16)
+        there = pair // 2 < take
+        ring_at = ring + ((position + pair // 2) % RING)[:, None] * channels
+        gl.store(ring_at + pair_channel, pair_inputs[3], mask=leads & there[:, None])
+        key_at = key_base + (position + pair // 2) % KEY_ROWS
+        gl.store(
+            open_k + key_at[:, None] * DK + d[None, :], pair_out, mask=leads & (there & (pair % 2 == 1))[:, None]
+        )
+        ring_at = ring + ((position + member) % RING)[:, None] * channels
+        gl.store(ring_at + value_channel, value_inputs[3], mask=(member < take)[:, None])
+        wide = pair_out.to(gl.float32)
+        vectors.store(wide)
+        values.store(value_out.to(gl.float32))
+        lengths.store(gl.sum(wide * wide, axis=1))
+
+        if block > current:
+            async_copy.wait_group(0)
+            _fold(state, keys, us, gs, scales, block, s, step == 0, DK, DV, U)
+            us, gs, scales = _open_rows(
+                keys, open_k, open_u, open_g, key_base, head_base, block, place,
+                DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW,
+            )  # fmt: skip
+            current = block
+
+        # Gates, rounded like every output of a linear map, and the columns' rows among the open ones. Normalised
+        # vectors are q and k times a number: the number goes behind the sums.
+        factor = 1.0 / gl.sqrt((whole.to(gl.float32) + fraction.to(gl.float32) * SQUARES_UNIT) / hidden + x_eps)
+        rounded = (gl.sum(parts.load(PARTS), axis=1) * factor).to(gl.bfloat16).to(gl.float32)
+        logs = _log_decay(rounded, rate, bias)
+        root = 1.0 / gl.sqrt(lengths.load(GATES) + L2_EPS)
+        betas.store(1.0 / (1.0 + gl.exp(-rounded)))
+        roots.store(root)
+        growth = logs
+        before = g
+        for i in gl.static_range(GROUP):
+            before = gl.where(place + i > 0, before, 0.0) + gl.sum(gl.where(gate == 2 * i, logs, 0.0), axis=0)
+            growth = gl.where(gate // 2 == i, before, growth)
+            here = (row == place + i) & (i < take)
+            gs = gl.where(here, before, gs)
+            scales = gl.where(here, gl.sum(gl.where(gate == 2 * i + 1, root, 0.0), axis=0), scales)
+            g = gl.where(i < take, before, g)
+        growths.store(growth)
+        async_copy.wait_group(0)
+        for c in range(take):
+            k_row = vector.index(2 * c + 1).load(gl.SliceLayout(0, VECTORS))
+            key_rows.index(place + c).store(k_row.to(gl.bfloat16))
+
+        for c in range(take):
+            query = vector.index(2 * c).load(gl.SliceLayout(0, STATE))
+            key = vector.index(2 * c + 1).load(gl.SliceLayout(0, STATE))
+            rows_k = keys.load(KEYS).to(gl.float32)
+            k_scores = gl.sum(rows_k * gl.convert_layout(key, gl.SliceLayout(0, KEYS))[None, :], axis=1)
+            q_scores = gl.sum(rows_k * gl.convert_layout(query, gl.SliceLayout(0, KEYS))[None, :], axis=1)
+            entry = state.load(STATE)
+            carried.index(2 * c).store(gl.sum(entry * key[None, :], axis=1))
+            carried.index(2 * c + 1).store(gl.sum(entry * query[None, :], axis=1))
+            earlier = row <= place + c
+            fading = gl.exp(gl.where(earlier, _number(growth_of, 2 * c, ONE) - gs, 0.0)) * scales
+            k_scores = k_scores * _number(root_of, 2 * c + 1, ONE) * fading
+            q_scores = q_scores * _number(root_of, 2 * c, ONE) * fading
+            scores.index(2 * c).store(gl.where(row < place + c, k_scores, 0.0))
+            scores.index(2 * c + 1).store(gl.where(earlier, q_scores, 0.0))  # its own row last, which has no u yet
+
+        for c in range(take):
+            VALUE: gl.constexpr = gl.SliceLayout(0, U)
+            k_scores = scores.index(2 * c).load(gl.SliceLayout(1, U))
+            q_scores = scores.index(2 * c + 1).load(gl.SliceLayout(1, U))
+            k_inside = gl.sum(us * k_scores[:, None], axis=0)
+            q_inside = gl.sum(us * q_scores[:, None], axis=0)
+            own = gl.sum(gl.where(u_row == place + c, q_scores, 0.0), axis=0)
+            log = _number(growth_of, 2 * c, ONE)
+            grown = gl.exp(log)
+            k_scale = _number(root_of, 2 * c + 1, ONE)
+            k_carried = carried.index(2 * c).load(VALUE)
+            q_carried = carried.index(2 * c + 1).load(VALUE)
+            u = value.index(c).load(VALUE) - (grown * k_scale) * k_carried - k_inside
+            u = _number(beta_of, 2 * c + 1, ONE) * u
+            o = (grown * _number(root_of, 2 * c, ONE)) * q_carried + q_inside
+            o = (o + own * u) * scale
+            mix.index(c).store(o)
+            us = gl.where((u_row == place + c)[:, None], u[None, :], us)
+            slot = (position + c) % ROWS
+            gl.store(open_u + (head_base + slot) * DV + u_value, u)
+            gl.store(g_at + slot, log)
+            gl.store(g_at + ROWS + slot, k_scale)
+
+        o = mixed.load(VECTORS)
+        total = gl.sum(o * o, axis=1)
+        y = o * (1.0 / gl.sqrt(total / DV + eps))[:, None] * weight[None, :] * _silu(z.to(gl.float32))
+        at = _blocked_offsets((head * DV + e)[None, :], (token + member)[:, None], out_plane, out_width)
+        gl.store(out + at, y.to(gl.bfloat16), mask=(member < take)[:, None])
+        step += take
