@@ -74,6 +74,16 @@ def _number(array, index, ONE: gl.constexpr):
 
 
 @gluon.jit
+def _beside(vectors, COUNT: gl.constexpr):
+    """[N, COUNT]"""
+    if COUNT == 1:
+        beside = vectors[0].reshape([vectors[0].shape[0], 1])
+    else:
+        beside = gl.join(vectors[0], vectors[1])
+    return beside
+
+
+@gluon.jit
 def _open_rows(
     keys, open_k, open_u, open_g, key_base, head_base, block, rows,
     DK: gl.constexpr, DV: gl.constexpr, KEY_ROWS: gl.constexpr, ROWS: gl.constexpr,
@@ -144,8 +154,18 @@ def _weights(ab, head, heads, hidden, within, STEPS: gl.constexpr, STEP: gl.cons
     loaded = ()
     for j in gl.static_range(STEPS):
         k = j * STEP + within
-        loaded = loaded + (gl.load(ab + head * hidden + k, mask=k < hidden, other=0.0),)
-        loaded = loaded + (gl.load(ab + (heads + head) * hidden + k, mask=k < hidden, other=0.0),)
+        loaded = loaded + (_part_of_row(ab + head * hidden + k, k < hidden, j == STEPS - 1),)
+        loaded = loaded + (_part_of_row(ab + (heads + head) * hidden + k, k < hidden, j == STEPS - 1),)
+    return loaded
+
+
+@gluon.jit
+def _part_of_row(at, exists, LAST: gl.constexpr):
+    """A step of a row: only the last may be shorter than the others."""
+    if LAST:
+        loaded = gl.load(at, mask=exists, other=0.0)
+    else:
+        loaded = gl.load(at)
     return loaded
 
 
@@ -174,8 +194,13 @@ def gdn_round(
     # Gates: the partial sums of a warp each in one thread.
     PARTS: gl.constexpr = gl.BlockedLayout([1, WARPS], [32, 1], [WARPS, 1], [1, 0])
     GATES: gl.constexpr = gl.SliceLayout(1, PARTS)
+    OWN: gl.constexpr = gl.BlockedLayout([1, 1], [32, 1], [1, WARPS], [0, 1])  # those sums where they come from
     ROW: gl.constexpr = gl.SliceLayout(1, KEYS)
     ONE: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    VALUE: gl.constexpr = gl.SliceLayout(0, U)
+    # Columns that the recurrence takes at once lie between each other.
+    AT_ONCE: gl.constexpr = 1 if GROUP == 1 else 2
+    MIXED: gl.constexpr = gl.BlockedLayout([1, 4, 1], [1, 32, 1], [WARPS // AT_ONCE, 1, AT_ONCE], [2, 1, 0])
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     FLAT2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
 
@@ -186,10 +211,13 @@ def gdn_round(
     vector = vectors._reinterpret(gl.float32, [2 * GROUP, DK], FLAT)
     values = gl.allocate_shared_memory(gl.float32, [GROUP, DV], FLAT2)
     value = values._reinterpret(gl.float32, [GROUP, DV], FLAT)
-    mixed = gl.allocate_shared_memory(gl.float32, [GROUP, DV], FLAT2)
-    mix = mixed._reinterpret(gl.float32, [GROUP, DV], FLAT)
+    mixed = gl.allocate_shared_memory(gl.float32, [GROUP // AT_ONCE, DV, AT_ONCE], FLAT2)
+    FLAT3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    whole_mixed = mixed._reinterpret(gl.float32, [GROUP // AT_ONCE, DV, AT_ONCE], FLAT3)
+    scores = ()
+    for _ in gl.static_range(2 * AT_ONCE):
+        scores = scores + (gl.allocate_shared_memory(gl.float32, [64], FLAT),)
     parts = gl.allocate_shared_memory(gl.float32, [2 * GROUP, WARPS], FLAT2)  # of a and b of each column
-    part = parts._reinterpret(gl.float32, [2 * GROUP, WARPS], FLAT)
     lengths = gl.allocate_shared_memory(gl.float32, [2 * GROUP], FLAT)
     growths = gl.allocate_shared_memory(gl.float32, [2 * GROUP], FLAT)
     growth_of = growths._reinterpret(gl.float32, [2 * GROUP, 1], FLAT)
@@ -197,8 +225,6 @@ def gdn_round(
     beta_of = betas._reinterpret(gl.float32, [2 * GROUP, 1], FLAT)
     roots = gl.allocate_shared_memory(gl.float32, [2 * GROUP], FLAT)
     root_of = roots._reinterpret(gl.float32, [2 * GROUP, 1], FLAT)
-    scores = gl.allocate_shared_memory(gl.float32, [2 * GROUP, 64], FLAT)
-    carried = gl.allocate_shared_memory(gl.float32, [2 * GROUP, DV], FLAT)
 
     head = gl.program_id(0)
     b = gl.program_id(1)
@@ -249,6 +275,7 @@ def gdn_round(
     row = gl.arange(0, 64, layout=ROW)
     u_row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
     u_value = gl.arange(0, DV, layout=gl.SliceLayout(0, U))
+    own = gl.arange(0, 2 * GROUP, layout=gl.SliceLayout(1, OWN))
     gate = gl.arange(0, 2 * GROUP, layout=GATES)  # 2 i: a of column i, 2 i + 1: its b
     if DEPENDENT:
         gdc_wait()
@@ -303,18 +330,24 @@ def gdn_round(
         whole = gl.load(squares + gate_token)
         fraction = gl.load(squares + capacity + gate_token)
 
-        # a and b, the sums of a warp at a time.
+        # a and b: the sums of each warp, which are together behind the exchange.
+        sums = gl.full([2 * GROUP, WARPS], 0.0, gl.float32, layout=OWN)
+        in_column = (within + zero) // 32 * (32 * x_width) + within % 32
         for i in gl.static_range(GROUP):
             t = token + gl.minimum(i, take - 1)
+            column = x + (t // x_width * x_plane * x_width * 32 + t % x_width * 32)
             a_sum = gl.full([WARPS, STEP // WARPS], 0.0, gl.float32, layout=VECTORS)
             b_sum = a_sum
             for j in gl.static_range(STEPS):
-                k = j * STEP + within + zero
-                wide = gl.load(x + _blocked_offsets(k, t, x_plane, x_width), mask=k < hidden, other=0.0).to(gl.float32)
+                at = column + j * STEP * x_width + in_column
+                wide = _part_of_row(at, j * STEP + within < hidden, j == STEPS - 1).to(gl.float32)
                 a_sum = gl.fma(wide, weights[2 * j].to(gl.float32), a_sum)
                 b_sum = gl.fma(wide, weights[2 * j + 1].to(gl.float32), b_sum)
-            part.index(2 * i).store(gl.sum(a_sum, axis=1))
-            part.index(2 * i + 1).store(gl.sum(b_sum, axis=1))
+            a_sum = gl.convert_layout(gl.sum(a_sum, axis=1), gl.SliceLayout(0, OWN))
+            b_sum = gl.convert_layout(gl.sum(b_sum, axis=1), gl.SliceLayout(0, OWN))
+            sums = gl.where((own == 2 * i)[:, None], a_sum[None, :], sums)
+            sums = gl.where((own == 2 * i + 1)[:, None], b_sum[None, :], sums)
+        parts.store(sums)
 
         # The convolution: silu of the sum over taps, rounded once.
         pair_sum = pair_inputs[0].to(gl.float32) * pair_taps[0]
@@ -324,12 +357,12 @@ def gdn_round(
             value_sum = gl.fma(value_inputs[j].to(gl.float32), value_taps[j], value_sum)
         pair_out = _silu(pair_sum).to(gl.bfloat16)
         value_out = _silu(value_sum).to(gl.bfloat16)
-        there = pair // 2 < take
+        is_there = pair // 2 < take
         ring_at = ring + ((position + pair // 2) % RING)[:, None] * channels
-        gl.store(ring_at + pair_channel, pair_inputs[3], mask=leads & there[:, None])
+        gl.store(ring_at + pair_channel, pair_inputs[3], mask=leads & is_there[:, None])
         key_at = key_base + (position + pair // 2) % KEY_ROWS
         gl.store(
-            open_k + key_at[:, None] * DK + d[None, :], pair_out, mask=leads & (there & (pair % 2 == 1))[:, None]
+            open_k + key_at[:, None] * DK + d[None, :], pair_out, mask=leads & (is_there & (pair % 2 == 1))[:, None]
         )
         ring_at = ring + ((position + member) % RING)[:, None] * channels
         gl.store(ring_at + value_channel, value_inputs[3], mask=(member < take)[:, None])
@@ -370,46 +403,52 @@ def gdn_round(
             k_row = vector.index(2 * c + 1).load(gl.SliceLayout(0, VECTORS))
             key_rows.index(place + c).store(k_row.to(gl.bfloat16))
 
-        for c in range(take):
-            query = vector.index(2 * c).load(gl.SliceLayout(0, STATE))
-            key = vector.index(2 * c + 1).load(gl.SliceLayout(0, STATE))
+        for turn in range((take + AT_ONCE - 1) // AT_ONCE):
             rows_k = keys.load(KEYS).to(gl.float32)
-            k_scores = gl.sum(rows_k * gl.convert_layout(key, gl.SliceLayout(0, KEYS))[None, :], axis=1)
-            q_scores = gl.sum(rows_k * gl.convert_layout(query, gl.SliceLayout(0, KEYS))[None, :], axis=1)
             entry = state.load(STATE)
-            carried.index(2 * c).store(gl.sum(entry * key[None, :], axis=1))
-            carried.index(2 * c + 1).store(gl.sum(entry * query[None, :], axis=1))
-            earlier = row <= place + c
-            fading = gl.exp(gl.where(earlier, _number(growth_of, 2 * c, ONE) - gs, 0.0)) * scales
-            k_scores = k_scores * _number(root_of, 2 * c + 1, ONE) * fading
-            q_scores = q_scores * _number(root_of, 2 * c, ONE) * fading
-            scores.index(2 * c).store(gl.where(row < place + c, k_scores, 0.0))
-            scores.index(2 * c + 1).store(gl.where(earlier, q_scores, 0.0))  # its own row last, which has no u yet
+            carried = ()
+            for i in gl.static_range(AT_ONCE):
+                c = turn * AT_ONCE + i
+                query = vector.index(2 * c).load(gl.SliceLayout(0, STATE))
+                key = vector.index(2 * c + 1).load(gl.SliceLayout(0, STATE))
+                k_scores = gl.sum(rows_k * gl.convert_layout(key, gl.SliceLayout(0, KEYS))[None, :], axis=1)
+                q_scores = gl.sum(rows_k * gl.convert_layout(query, gl.SliceLayout(0, KEYS))[None, :], axis=1)
+                k_carried = gl.sum(entry * key[None, :], axis=1)
+                q_carried = gl.sum(entry * query[None, :], axis=1)
+                carried = carried + (gl.convert_layout(k_carried, VALUE), gl.convert_layout(q_carried, VALUE))
+                there = row <= place + c
+                fading = gl.exp(gl.where(there, _number(growth_of, 2 * c, ONE) - gs, 0.0)) * scales
+                k_scores = k_scores * _number(root_of, 2 * c + 1, ONE) * fading
+                q_scores = q_scores * _number(root_of, 2 * c, ONE) * fading
+                scores[2 * i].store(gl.where(row < place + c, k_scores, 0.0))
+                scores[2 * i + 1].store(gl.where(there, q_scores, 0.0))  # its own row last, which has no u yet
+            # One column after the other, within warps.
+            outputs = ()
+            for i in gl.static_range(AT_ONCE):
+                c = turn * AT_ONCE + i
+                k_scores = scores[2 * i].load(gl.SliceLayout(1, U))
+                q_scores = scores[2 * i + 1].load(gl.SliceLayout(1, U))
+                k_inside = gl.sum(us * k_scores[:, None], axis=0)
+                q_inside = gl.sum(us * q_scores[:, None], axis=0)
+                mine = (u_row == place + c) & (c < take)
+                with_own = gl.sum(gl.where(mine, q_scores, 0.0), axis=0)
+                log = _number(growth_of, 2 * c, ONE)
+                grown = gl.exp(log)
+                k_scale = _number(root_of, 2 * c + 1, ONE)
+                u = value.index(c).load(VALUE) - (grown * k_scale) * carried[2 * i] - k_inside
+                u = _number(beta_of, 2 * c + 1, ONE) * u
+                o = (grown * _number(root_of, 2 * c, ONE)) * carried[2 * i + 1] + q_inside
+                o = (o + with_own * u) * scale
+                outputs = outputs + (o,)
+                us = gl.where(mine[:, None], u[None, :], us)
+                slot = (position + c) % ROWS
+                gl.store(open_u + (head_base + slot) * DV + u_value, u, mask=(u_value < DV) & (c < take))
+                gl.store(g_at + slot, log, mask=c < take)
+                gl.store(g_at + ROWS + slot, k_scale, mask=c < take)
+            mixed.index(turn).store(_beside(outputs, AT_ONCE))
 
-        for c in range(take):
-            VALUE: gl.constexpr = gl.SliceLayout(0, U)
-            k_scores = scores.index(2 * c).load(gl.SliceLayout(1, U))
-            q_scores = scores.index(2 * c + 1).load(gl.SliceLayout(1, U))
-            k_inside = gl.sum(us * k_scores[:, None], axis=0)
-            q_inside = gl.sum(us * q_scores[:, None], axis=0)
-            own = gl.sum(gl.where(u_row == place + c, q_scores, 0.0), axis=0)
-            log = _number(growth_of, 2 * c, ONE)
-            grown = gl.exp(log)
-            k_scale = _number(root_of, 2 * c + 1, ONE)
-            k_carried = carried.index(2 * c).load(VALUE)
-            q_carried = carried.index(2 * c + 1).load(VALUE)
-            u = value.index(c).load(VALUE) - (grown * k_scale) * k_carried - k_inside
-            u = _number(beta_of, 2 * c + 1, ONE) * u
-            o = (grown * _number(root_of, 2 * c, ONE)) * q_carried + q_inside
-            o = (o + own * u) * scale
-            mix.index(c).store(o)
-            us = gl.where((u_row == place + c)[:, None], u[None, :], us)
-            slot = (position + c) % ROWS
-            gl.store(open_u + (head_base + slot) * DV + u_value, u)
-            gl.store(g_at + slot, log)
-            gl.store(g_at + ROWS + slot, k_scale)
-
-        o = mixed.load(VECTORS)
+        o = whole_mixed.load(MIXED).permute([0, 2, 1]).reshape([GROUP, DV])
+        o = gl.convert_layout(o, VECTORS, assert_trivial=True)
         total = gl.sum(o * o, axis=1)
         y = o * (1.0 / gl.sqrt(total / DV + eps))[:, None] * weight[None, :] * _silu(z.to(gl.float32))
         at = _blocked_offsets((head * DV + e)[None, :], (token + member)[:, None], out_plane, out_width)

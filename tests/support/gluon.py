@@ -105,7 +105,7 @@ def install() -> None:
 
     language = _Language("interpreted_gluon")
     language.allocate_shared_memory = _allocate  # type: ignore[attr-defined]
-    language.convert_layout = lambda value, layout: value  # type: ignore[attr-defined]
+    language.convert_layout = lambda value, layout, assert_trivial=False: value  # type: ignore[attr-defined]
     for name in _LAYOUTS:
         setattr(language, name, lambda *arguments: None)
     asynchronous = ModuleType("interpreted_async_copy")
