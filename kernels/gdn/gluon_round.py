@@ -24,12 +24,14 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ninfer.kernels.gdn import slots
+from ninfer.kernels.kv_codec import ptx
 from ninfer.kernels.low_bit_linear import buffers
 
 RING_ROWS = gl.constexpr(slots.RING_ROWS)
 L2_EPS = gl.constexpr(1e-6)  # model spec, section 0: inside the root, on the sum
 SQUARES_UNIT = gl.constexpr(0.5**buffers.SQUARES_BITS)
 WARPS = gl.constexpr(8)
+FETCH = gl.constexpr(ptx.FETCH)
 
 
 @gluon.jit
@@ -64,7 +66,7 @@ def _anew(number):
     """Zero, made of any number, that the compiler does not know: what is computed from it is computed where it is used, in every turn of a
     loop, instead of occupying registers from before the loop on."""
     zero = gl.inline_asm_elementwise("and.b32 $0, $1, 0;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
-    return gl.multiple_of(zero, 128)
+    return zero * 128  # so that it divides
 
 
 @gluon.jit
@@ -85,14 +87,14 @@ def _beside(vectors, COUNT: gl.constexpr):
 
 @gluon.jit
 def _open_rows(
-    keys, open_k, open_u, open_g, key_base, head_base, block, rows,
+    keys, open_k, open_u, open_g, block, rows,
     DK: gl.constexpr, DV: gl.constexpr, KEY_ROWS: gl.constexpr, ROWS: gl.constexpr,
     KEYS_IN: gl.constexpr, U: gl.constexpr, ROW: gl.constexpr,
 ):  # fmt: skip
     """Rows [0, rows) of a block, zero beyond: k on its way to shared memory, u [64, DV], G [64], 1/|k| [64]."""
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, KEYS_IN))
     d = gl.arange(0, DK, layout=gl.SliceLayout(0, KEYS_IN))
-    at = key_base + _wrapped(block * 64 % KEY_ROWS + row, KEY_ROWS)
+    at = _wrapped(block * 64 % KEY_ROWS + row, KEY_ROWS)
     async_copy.async_copy_global_to_shared(
         keys, open_k + (at[:, None] * DK + d[None, :]), mask=(row < rows)[:, None]
     )
@@ -100,12 +102,12 @@ def _open_rows(
     begin = block * 64 % ROWS
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
     e = gl.arange(0, DV, layout=gl.SliceLayout(0, U))
-    at = head_base + _wrapped(begin + row, ROWS)
+    at = _wrapped(begin + row, ROWS)
     us = gl.load(open_u + (at[:, None] * DV + e[None, :]), mask=(row < rows)[:, None], other=0.0)
     row = gl.arange(0, 64, layout=ROW)
-    at = 2 * head_base + _wrapped(begin + row, ROWS)
+    at = _wrapped(begin + row, ROWS)
     gs = gl.load(open_g + at, mask=row < rows, other=0.0)
-    scales = gl.load(open_g + at + ROWS, mask=row < rows, other=0.0)
+    scales = gl.load(open_g + (at + ROWS), mask=row < rows, other=0.0)
     return us, gs, scales
 
 
@@ -141,31 +143,50 @@ def _fold(state, keys, us, gs, scales, block, to, stored, DK: gl.constexpr, DV: 
 
 
 @gluon.jit
+def _fetch(ab, taps, head, heads, key_head, key_heads, hidden, channels, DK: gl.constexpr, DV: gl.constexpr):
+    """Ask for the lines of a head's rows of a and b and of its taps: at least, where they are longer."""
+    LINES: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    line = gl.arange(0, 256, layout=LINES)
+    row = head + line // 128 * heads
+    _fetch_lines(ab.to(gl.int64) + 2 * (row * hidden + gl.minimum(line % 128 * 64, hidden - 1)))
+    line = gl.arange(0, 64, layout=LINES)
+    part, inside = line // 4 % 4, line % 4 * 32
+    value = 2 * key_heads * DK + head * DV + gl.minimum(inside, DV - 1)
+    key = (gl.minimum(part, 1) * key_heads + key_head) * DK + gl.minimum(inside, DK - 1)
+    _fetch_lines(taps.to(gl.int64) + 4 * (line // 16 * channels + gl.where(part < 2, key, value)))
+
+
+@gluon.jit
+def _fetch_lines(address):
+    gl.inline_asm_elementwise(FETCH, "=r,l", [address], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def _taps(taps, channels, channel):
     loaded = ()
     for j in gl.static_range(4):
-        loaded = loaded + (gl.load(taps + j * channels + channel),)
+        loaded = loaded + (gl.load(taps + (j * channels + channel)),)
     return loaded
 
 
 @gluon.jit
-def _weights(ab, head, heads, hidden, within, STEPS: gl.constexpr, STEP: gl.constexpr):
+def _weights(ab, head, heads, hidden, within, STEPS: gl.constexpr, STEP: gl.constexpr, EXACT: gl.constexpr):
     """Rows of a and b of a head, in steps that alternate."""
     loaded = ()
     for j in gl.static_range(STEPS):
         k = j * STEP + within
-        loaded = loaded + (_part_of_row(ab + head * hidden + k, k < hidden, j == STEPS - 1),)
-        loaded = loaded + (_part_of_row(ab + (heads + head) * hidden + k, k < hidden, j == STEPS - 1),)
+        loaded = loaded + (_part_of_row(ab + (head * hidden + k), k < hidden, EXACT or j < STEPS - 1),)
+        loaded = loaded + (_part_of_row(ab + ((heads + head) * hidden + k), k < hidden, EXACT or j < STEPS - 1),)
     return loaded
 
 
 @gluon.jit
-def _part_of_row(at, exists, LAST: gl.constexpr):
+def _part_of_row(at, exists, WHOLE: gl.constexpr):
     """A step of a row: only the last may be shorter than the others."""
-    if LAST:
-        loaded = gl.load(at, mask=exists, other=0.0)
-    else:
+    if WHOLE:
         loaded = gl.load(at)
+    else:
+        loaded = gl.load(at, mask=exists, other=0.0)
     return loaded
 
 
@@ -179,7 +200,7 @@ def gdn_round(
     lanes, positions, state_blocks, out,
     columns, key_heads, heads, hidden, capacity, x_plane, x_width, out_plane, out_width, x_eps, eps, scale,
     DK: gl.constexpr, DV: gl.constexpr, KEY_ROWS: gl.constexpr, ROWS: gl.constexpr, RING: gl.constexpr,
-    GROUP: gl.constexpr, STEPS: gl.constexpr, STEP: gl.constexpr, DEPENDENT: gl.constexpr,
+    GROUP: gl.constexpr, STEPS: gl.constexpr, STEP: gl.constexpr, EXACT: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
     if DEPENDENT:
         gdc_launch_dependents()
@@ -228,15 +249,16 @@ def gdn_round(
 
     head = gl.program_id(0)
     b = gl.program_id(1)
-    hidden = gl.multiple_of(hidden, 32)
+    hidden = hidden // 32 * 32  # as it is: so that it divides
     share = heads // key_heads
     key_head = head // share
     leads = head - key_head * share == 0  # of the programs with the same key head, the one that keeps its rows
     lane = gl.load(lanes + b).to(gl.int64)
     begin = gl.load(positions + b)
     current = gl.load(state_blocks + b)
-    key_base = (lane * key_heads + key_head) * KEY_ROWS
-    head_base = (lane * heads + head) * ROWS
+    open_k += (lane * key_heads + key_head) * (KEY_ROWS * DK)
+    open_u += (lane * heads + head) * (ROWS * DV)
+    open_g += (lane * heads + head) * (2 * ROWS)
     if GROUP == 1:
         columns = 1
 
@@ -248,10 +270,9 @@ def gdn_round(
     )
     known = gl.minimum(begin - current * 64, 64)
     us, gs, scales = _open_rows(
-        keys, open_k, open_u, open_g, key_base, head_base, current, known, DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW
+        keys, open_k, open_u, open_g, current, known, DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW
     )
-    g_at = open_g + 2 * head_base
-    g = gl.load(g_at + gl.maximum(begin - 1, 0) % ROWS)  # of the row before; read where there is one
+    g = gl.load(open_g + gl.maximum(begin - 1, 0) % ROWS)  # of the row before; read where there is one
 
     channels = 2 * key_heads * DK + heads * DV
     pair = gl.arange(0, 2 * GROUP, layout=gl.SliceLayout(1, VECTORS))  # 2 i: q of column i, 2 i + 1: its k
@@ -268,7 +289,7 @@ def gdn_round(
     outer = gl.arange(0, WARPS, layout=gl.SliceLayout(1, VECTORS))
     within = outer[:, None] * (STEP // WARPS) + inner[None, :]
     if GROUP == 1:
-        weights = _weights(ab, head, heads, hidden, within, STEPS, STEP)
+        weights = _weights(ab, head, heads, hidden, within, STEPS, STEP, EXACT)
     rate = gl.load(decay_rate + head)
     bias = gl.load(dt_bias + head)
     weight = gl.load(norm + e)
@@ -278,6 +299,8 @@ def gdn_round(
     own = gl.arange(0, 2 * GROUP, layout=gl.SliceLayout(1, OWN))
     gate = gl.arange(0, 2 * GROUP, layout=GATES)  # 2 i: a of column i, 2 i + 1: its b
     if DEPENDENT:
+        if GROUP > 1:
+            _fetch(ab, taps, head, heads, key_head, key_heads, hidden, channels, DK, DV)
         gdc_wait()
 
     step = 0
@@ -295,7 +318,7 @@ def gdn_round(
             # Not kept in registers from one group to the next.
             pair_taps = _taps(taps, channels, pair_channel + zero)
             value_taps = _taps(taps, channels, value_channel + zero)
-            weights = _weights(ab, head, heads, hidden, within + zero, STEPS, STEP)
+            weights = _weights(ab, head, heads, hidden, within + zero, STEPS, STEP, EXACT)
         # On their way at once: what the phases below read.
         pair_inputs = ()
         value_inputs = ()
@@ -305,26 +328,26 @@ def gdn_round(
             # Of the columns before the round those in the ring.
             since = step + pair_at - 3 + j + zero
             fresh = gl.load(
-                first + (token + pair_at - 3 + j).to(gl.int64)[:, None] * (2 * key_heads * DK) + pair_channel,
+                first + ((token + pair_at - 3 + j)[:, None] * (2 * key_heads * DK) + pair_channel),
                 mask=(since >= 0)[:, None], other=0.0,
             )  # fmt: skip
             kept = gl.load(
-                ring + (gl.maximum(begin + since, 0) % RING)[:, None] * channels + pair_channel,
+                ring + ((gl.maximum(begin + since, 0) % RING)[:, None] * channels + pair_channel),
                 mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
             )  # fmt: skip
             pair_inputs = pair_inputs + (gl.where((since >= 0)[:, None], fresh, kept),)
             since = step + member_at - 3 + j + zero
             fresh = gl.load(
-                second + (token + member_at - 3 + j).to(gl.int64)[:, None] * (2 * heads * DV) + (head * DV + e)[None, :],
+                second + ((token + member_at - 3 + j)[:, None] * (2 * heads * DV) + (head * DV + e)[None, :]),
                 mask=(since >= 0)[:, None], other=0.0,
             )  # fmt: skip
             kept = gl.load(
-                ring + (gl.maximum(begin + since, 0) % RING)[:, None] * channels + value_channel,
+                ring + ((gl.maximum(begin + since, 0) % RING)[:, None] * channels + value_channel),
                 mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
             )  # fmt: skip
             value_inputs = value_inputs + (gl.where((since >= 0)[:, None], fresh, kept),)
         z = gl.load(
-            second + (token + member_at).to(gl.int64)[:, None] * (2 * heads * DV) + ((heads + head) * DV + e)[None, :]
+            second + ((token + member_at)[:, None] * (2 * heads * DV) + ((heads + head) * DV + e)[None, :])
         )
         gate_token = token + gl.minimum(gate // 2, take - 1)
         whole = gl.load(squares + gate_token)
@@ -335,12 +358,12 @@ def gdn_round(
         in_column = (within + zero) // 32 * (32 * x_width) + within % 32
         for i in gl.static_range(GROUP):
             t = token + gl.minimum(i, take - 1)
-            column = x + (t // x_width * x_plane * x_width * 32 + t % x_width * 32)
+            column = t // x_width * x_plane * x_width * 32 + t % x_width * 32
             a_sum = gl.full([WARPS, STEP // WARPS], 0.0, gl.float32, layout=VECTORS)
             b_sum = a_sum
             for j in gl.static_range(STEPS):
-                at = column + j * STEP * x_width + in_column
-                wide = _part_of_row(at, j * STEP + within < hidden, j == STEPS - 1).to(gl.float32)
+                at = x + (column + j * STEP * x_width + in_column)
+                wide = _part_of_row(at, j * STEP + within < hidden, EXACT or j < STEPS - 1).to(gl.float32)
                 a_sum = gl.fma(wide, weights[2 * j].to(gl.float32), a_sum)
                 b_sum = gl.fma(wide, weights[2 * j + 1].to(gl.float32), b_sum)
             a_sum = gl.convert_layout(gl.sum(a_sum, axis=1), gl.SliceLayout(0, OWN))
@@ -358,14 +381,14 @@ def gdn_round(
         pair_out = _silu(pair_sum).to(gl.bfloat16)
         value_out = _silu(value_sum).to(gl.bfloat16)
         is_there = pair // 2 < take
-        ring_at = ring + ((position + pair // 2) % RING)[:, None] * channels
-        gl.store(ring_at + pair_channel, pair_inputs[3], mask=leads & is_there[:, None])
-        key_at = key_base + (position + pair // 2) % KEY_ROWS
+        ring_at = ((position + pair // 2) % RING)[:, None] * channels
+        gl.store(ring + (ring_at + pair_channel), pair_inputs[3], mask=leads & is_there[:, None])
+        key_at = (position + pair // 2) % KEY_ROWS
         gl.store(
-            open_k + key_at[:, None] * DK + d[None, :], pair_out, mask=leads & (is_there & (pair % 2 == 1))[:, None]
+            open_k + (key_at[:, None] * DK + d[None, :]), pair_out, mask=leads & (is_there & (pair % 2 == 1))[:, None]
         )
-        ring_at = ring + ((position + member) % RING)[:, None] * channels
-        gl.store(ring_at + value_channel, value_inputs[3], mask=(member < take)[:, None])
+        ring_at = ((position + member) % RING)[:, None] * channels
+        gl.store(ring + (ring_at + value_channel), value_inputs[3], mask=(member < take)[:, None])
         wide = pair_out.to(gl.float32)
         vectors.store(wide)
         values.store(value_out.to(gl.float32))
@@ -375,7 +398,7 @@ def gdn_round(
             async_copy.wait_group(0)
             _fold(state, keys, us, gs, scales, block, s, step == 0, DK, DV, U)
             us, gs, scales = _open_rows(
-                keys, open_k, open_u, open_g, key_base, head_base, block, place,
+                keys, open_k, open_u, open_g, block, place,
                 DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW,
             )  # fmt: skip
             current = block
@@ -442,9 +465,9 @@ def gdn_round(
                 outputs = outputs + (o,)
                 us = gl.where(mine[:, None], u[None, :], us)
                 slot = (position + c) % ROWS
-                gl.store(open_u + (head_base + slot) * DV + u_value, u, mask=(u_value < DV) & (c < take))
-                gl.store(g_at + slot, log, mask=c < take)
-                gl.store(g_at + ROWS + slot, k_scale, mask=c < take)
+                gl.store(open_u + (slot * DV + u_value), u, mask=(u_value < DV) & (c < take))
+                gl.store(open_g + slot, log, mask=c < take)
+                gl.store(open_g + ROWS + slot, k_scale, mask=c < take)
             mixed.index(turn).store(_beside(outputs, AT_ONCE))
 
         o = whole_mixed.load(MIXED).permute([0, 2, 1]).reshape([GROUP, DV])

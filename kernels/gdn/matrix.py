@@ -39,6 +39,7 @@ def matrix(chip: Chip) -> Iterator[Variant]:
             widths
             | {"KEY_ROWS": KEY_ROWS, "ROWS": ROWS, "RING": RING, "GROUP": group}
             | {"STEPS": -(-hidden // variants.HIDDEN_STEP), "STEP": variants.HIDDEN_STEP}
+            | {"EXACT": hidden % variants.HIDDEN_STEP == 0}
             | {"DEPENDENT": chip.dependent_launch},
             warps=variants.ROUND_WARPS,
             dependent=chip.dependent_launch,

@@ -59,7 +59,7 @@ def gdn_round(
         x.storage.shape[1], x.width, out.storage.shape[1], out.width, norm.eps, constants.eps, slots.key_width**-0.5,
         DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, ROWS=ROWS, RING=RING,
         GROUP=variants.round_group(columns_per_lane), STEPS=-(-x.columns // variants.HIDDEN_STEP),
-        STEP=variants.HIDDEN_STEP, DEPENDENT=early,
+        STEP=variants.HIDDEN_STEP, EXACT=x.columns % variants.HIDDEN_STEP == 0, DEPENDENT=early,
         num_warps=variants.ROUND_WARPS, launch_pdl=early, maxnreg=variants.ROUND_REGISTERS or None,
     )  # fmt: skip
 
