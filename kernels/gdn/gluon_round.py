@@ -1,15 +1,17 @@
 """GPU route of a round: one program per lane and value head, its columns in groups.
 
-The entry state and the keys of the open rows lie in shared memory, u of the open rows in registers, for the whole round:
-its columns add their rows there, so a column meets the same values in the same places whether its predecessor ran in
-this launch or in an earlier one. Threads exchange a group's vectors through shared memory between four phases:
-convolution and projections; gates; what no column has from u of another (scores of the open rows, products with the
-state); u of one column after the other, which stays within warps; the output norm. Phases walk over the columns that
-are there in loops: a launch meets its code cold, so little code is time.
+The entry state and the keys of the open rows lie in shared memory, u of the open rows in registers, for the whole
+round: its columns add their rows there, so a column meets the same values in the same places whether its predecessor
+ran in this launch or in an earlier one. What the threads of a program have to tell each other passes through shared
+memory between a few phases: projections and convolution of the group's columns; their gates, and their keys among the
+open ones; then, for one or two columns at a time, scores of the open rows and products with the state, and u of one
+column after the other, which stays within warps; the output norm. Phases walk in loops over the columns that are
+there: a launch meets its code cold, so little code is time.
 
-Every sum is made in a layout written down here, whatever the group, so no bit depends on a column's company. One binary
-serves rounds of one column per lane and one those of several; lanes, columns and every width of the buffers are run-time
-values.
+It is written in Gluon, Triton's language with layouts and exchanges told: left to guess, Triton exchanged a column's
+vectors some twenty times. Every sum is made in a layout written down here, whatever the group, so no bit depends on a
+column's company. One binary serves rounds of one column per lane and one those of several; lanes, columns and every
+width of the buffers are run-time values.
 
 State and rows were last written a whole round ago and are loaded before the predecessor is waited for.
 """
@@ -20,174 +22,30 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ninfer.kernels.gdn import slots
-from ninfer.kernels.kv_codec import ptx
+from ninfer.kernels.gdn.gluon_parts import (
+    WARPS,
+    anew,
+    beside,
+    blocked_offsets,
+    fetch,
+    fold,
+    load_taps,
+    load_weights,
+    log_decay,
+    number,
+    open_rows,
+    part_of_row,
+    silu,
+)
 from ninfer.kernels.low_bit_linear import buffers
 
 RING_ROWS = gl.constexpr(slots.RING_ROWS)
 L2_EPS = gl.constexpr(1e-6)  # model spec, section 0: inside the root, on the sum
 SQUARES_UNIT = gl.constexpr(0.5**buffers.SQUARES_BITS)
-WARPS = gl.constexpr(8)
-FETCH = gl.constexpr(ptx.FETCH)
-
-
-@gluon.jit
-def _silu(x):
-    return x / (1.0 + gl.exp(-x))
-
-
-@gluon.jit
-def _log_decay(a, decay_rate, dt_bias):
-    """decay_rate * softplus(a + dt_bias); the quotient removes the rounding of 1 + e from the logarithm."""
-    x = a + dt_bias
-    e = gl.exp(gl.minimum(x, 20.0))
-    one = 1.0 + e
-    soft = gl.where(one == 1.0, e, gl.log(one) * (e / gl.where(one == 1.0, 1.0, one - 1.0)))
-    return decay_rate * gl.where(x > 20.0, x, soft)
-
-
-@gluon.jit
-def _blocked_offsets(k, t, plane, width):
-    """Place of value k of token t in a buffer of columns, which is small."""
-    return (t // width * plane + k // 32) * (32 * width) + t % width * 32 + k % 32
-
-
-@gluon.jit
-def _wrapped(at, ROWS: gl.constexpr):
-    """at % ROWS for at < 2 ROWS"""
-    return gl.where(at < ROWS, at, at - ROWS)
-
-
-@gluon.jit
-def _anew(number):
-    """Zero, made of any number, that the compiler does not know: what is computed from it is computed where it is used, in every turn of a
-    loop, instead of occupying registers from before the loop on."""
-    zero = gl.inline_asm_elementwise("and.b32 $0, $1, 0;", "=r,r", [number], dtype=gl.int32, is_pure=False, pack=1)
-    return zero * 128  # so that it divides
-
-
-@gluon.jit
-def _number(array, index, ONE: gl.constexpr):
-    """A number of an array in shared memory."""
-    return gl.sum(array.index(index).load(ONE), axis=0)
-
-
-@gluon.jit
-def _beside(vectors, COUNT: gl.constexpr):
-    """[N, COUNT]"""
-    if COUNT == 1:
-        beside = vectors[0].reshape([vectors[0].shape[0], 1])
-    else:
-        beside = gl.join(vectors[0], vectors[1])
-    return beside
-
-
-@gluon.jit
-def _open_rows(
-    keys, open_k, open_u, open_g, block, rows,
-    DK: gl.constexpr, DV: gl.constexpr, KEY_ROWS: gl.constexpr, ROWS: gl.constexpr,
-    KEYS_IN: gl.constexpr, U: gl.constexpr, ROW: gl.constexpr,
-):  # fmt: skip
-    """Rows [0, rows) of a block, zero beyond: k on its way to shared memory, u [64, DV], G [64], 1/|k| [64]."""
-    row = gl.arange(0, 64, layout=gl.SliceLayout(1, KEYS_IN))
-    d = gl.arange(0, DK, layout=gl.SliceLayout(0, KEYS_IN))
-    at = _wrapped(block * 64 % KEY_ROWS + row, KEY_ROWS)
-    async_copy.async_copy_global_to_shared(
-        keys, open_k + (at[:, None] * DK + d[None, :]), mask=(row < rows)[:, None]
-    )
-    async_copy.commit_group()
-    begin = block * 64 % ROWS
-    row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
-    e = gl.arange(0, DV, layout=gl.SliceLayout(0, U))
-    at = _wrapped(begin + row, ROWS)
-    us = gl.load(open_u + (at[:, None] * DV + e[None, :]), mask=(row < rows)[:, None], other=0.0)
-    row = gl.arange(0, 64, layout=ROW)
-    at = _wrapped(begin + row, ROWS)
-    gs = gl.load(open_g + at, mask=row < rows, other=0.0)
-    scales = gl.load(open_g + (at + ROWS), mask=row < rows, other=0.0)
-    return us, gs, scales
-
-
-@gluon.jit
-def _fold(state, keys, us, gs, scales, block, to, stored, DK: gl.constexpr, DV: gl.constexpr, U: gl.constexpr):
-    """State after a full block, in shared memory and, if `stored`, at `to`. Keys are exact in bf16, and three bf16
-    parts hold all bits of a row of u."""
-    SUM: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1], [16, 8])
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUM, 2)
-    RIGHT: gl.constexpr = gl.DotOperandLayout(1, SUM, 2)
-    gs = gl.convert_layout(gs, gl.SliceLayout(1, U))
-    scales = gl.convert_layout(scales, gl.SliceLayout(1, U))
-    row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
-    last = gl.sum(gl.where(row == 63, gs, 0.0), axis=0)
-    faded = (us * (gl.exp(last - gs) * scales)[:, None]).permute([1, 0])
-    high = faded.to(gl.bfloat16)
-    faded -= high.to(gl.float32)
-    middle = faded.to(gl.bfloat16)
-    low = (faded - middle.to(gl.float32)).to(gl.bfloat16)
-    added = gl.full([DV, DK], 0.0, gl.float32, layout=SUM)
-    for rounded in gl.static_range(3):
-        # A quarter of the rows at a time, which needs a quarter of the room for the exchange.
-        quarters = (low, middle, high)[rounded].reshape([DV, 2, 2, 16]).permute([0, 3, 1, 2])
-        even, odd = quarters.split()
-        for i in gl.static_range(4):
-            quarter = (even if i % 2 == 0 else odd).split()[i // 2]
-            added = mma_v2(gl.convert_layout(quarter, LEFT), keys.slice(16 * i, 16).load(RIGHT), added)
-    folded = state.load(SUM) * gl.exp(last) + added
-    state.store(folded)
-    down = gl.arange(0, DV, layout=gl.SliceLayout(1, SUM)) + _anew(block)
-    across = gl.arange(0, DK, layout=gl.SliceLayout(0, SUM))
-    gl.store(to + (down[:, None] * DK + across[None, :]), folded, mask=stored & (down < DV)[:, None])
-
-
-@gluon.jit
-def _fetch(ab, taps, head, heads, key_head, key_heads, hidden, channels, DK: gl.constexpr, DV: gl.constexpr):
-    """Ask for the lines of a head's rows of a and b and of its taps: at least, where they are longer."""
-    LINES: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
-    line = gl.arange(0, 256, layout=LINES)
-    row = head + line // 128 * heads
-    _fetch_lines(ab.to(gl.int64) + 2 * (row * hidden + gl.minimum(line % 128 * 64, hidden - 1)))
-    line = gl.arange(0, 64, layout=LINES)
-    part, inside = line // 4 % 4, line % 4 * 32
-    value = 2 * key_heads * DK + head * DV + gl.minimum(inside, DV - 1)
-    key = (gl.minimum(part, 1) * key_heads + key_head) * DK + gl.minimum(inside, DK - 1)
-    _fetch_lines(taps.to(gl.int64) + 4 * (line // 16 * channels + gl.where(part < 2, key, value)))
-
-
-@gluon.jit
-def _fetch_lines(address):
-    gl.inline_asm_elementwise(FETCH, "=r,l", [address], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@gluon.jit
-def _taps(taps, channels, channel):
-    loaded = ()
-    for j in gl.static_range(4):
-        loaded = loaded + (gl.load(taps + (j * channels + channel)),)
-    return loaded
-
-
-@gluon.jit
-def _weights(ab, head, heads, hidden, within, STEPS: gl.constexpr, STEP: gl.constexpr, EXACT: gl.constexpr):
-    """Rows of a and b of a head, in steps that alternate."""
-    loaded = ()
-    for j in gl.static_range(STEPS):
-        k = j * STEP + within
-        loaded = loaded + (_part_of_row(ab + (head * hidden + k), k < hidden, EXACT or j < STEPS - 1),)
-        loaded = loaded + (_part_of_row(ab + ((heads + head) * hidden + k), k < hidden, EXACT or j < STEPS - 1),)
-    return loaded
-
-
-@gluon.jit
-def _part_of_row(at, exists, WHOLE: gl.constexpr):
-    """A step of a row: only the last may be shorter than the others."""
-    if WHOLE:
-        loaded = gl.load(at)
-    else:
-        loaded = gl.load(at, mask=exists, other=0.0)
-    return loaded
 
 
 @gluon.jit(
@@ -202,6 +60,8 @@ def gdn_round(
     DK: gl.constexpr, DV: gl.constexpr, KEY_ROWS: gl.constexpr, ROWS: gl.constexpr, RING: gl.constexpr,
     GROUP: gl.constexpr, STEPS: gl.constexpr, STEP: gl.constexpr, EXACT: gl.constexpr, DEPENDENT: gl.constexpr,
 ):  # fmt: skip
+    """See ``rounds.gdn_round``. GROUP: columns of a lane at a time, one or an even number; STEPS of STEP values of x
+    make a row of `hidden`, EXACT: without a rest."""
     if DEPENDENT:
         gdc_launch_dependents()
     # Values of the state down the warps, 16 in each; keys across eight lanes, whose sums stay within a warp.
@@ -224,6 +84,7 @@ def gdn_round(
     MIXED: gl.constexpr = gl.BlockedLayout([1, 4, 1], [1, 32, 1], [WARPS // AT_ONCE, 1, AT_ONCE], [2, 1, 0])
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     FLAT2: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    FLAT3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
 
     state = gl.allocate_shared_memory(gl.float32, [DV, DK], FLAT2)
     keys = gl.allocate_shared_memory(gl.bfloat16, [64, DK], FLAT2)
@@ -233,7 +94,6 @@ def gdn_round(
     values = gl.allocate_shared_memory(gl.float32, [GROUP, DV], FLAT2)
     value = values._reinterpret(gl.float32, [GROUP, DV], FLAT)
     mixed = gl.allocate_shared_memory(gl.float32, [GROUP // AT_ONCE, DV, AT_ONCE], FLAT2)
-    FLAT3: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     whole_mixed = mixed._reinterpret(gl.float32, [GROUP // AT_ONCE, DV, AT_ONCE], FLAT3)
     scores = ()
     for _ in gl.static_range(2 * AT_ONCE):
@@ -266,12 +126,10 @@ def gdn_round(
     down = gl.arange(0, DV, layout=gl.SliceLayout(1, STATE))
     across = gl.arange(0, DK, layout=gl.SliceLayout(0, STATE))
     async_copy.async_copy_global_to_shared(
-        state, s + (down[:, None] * DK + across[None, :]), mask=(current > 0) & (down < DV)[:, None] & (across < DK)[None, :]
+        state, s + (down[:, None] * DK + across[None, :]), mask=(current > 0) & (down < DV)[:, None]
     )
     known = gl.minimum(begin - current * 64, 64)
-    us, gs, scales = _open_rows(
-        keys, open_k, open_u, open_g, current, known, DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW
-    )
+    us, gs, scales = open_rows(keys, open_k, open_u, open_g, current, known, DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW)
     g = gl.load(open_g + gl.maximum(begin - 1, 0) % ROWS)  # of the row before; read where there is one
 
     channels = 2 * key_heads * DK + heads * DV
@@ -282,14 +140,14 @@ def gdn_round(
     pair_channel = (pair % 2 * key_heads + key_head)[:, None] * DK + d[None, :]
     value_channel = (2 * key_heads * DK + head * DV + e)[None, :] + member[:, None] * 0
     if GROUP == 1:
-        pair_taps = _taps(taps, channels, pair_channel)
-        value_taps = _taps(taps, channels, value_channel)
+        pair_taps = load_taps(taps, channels, pair_channel)
+        value_taps = load_taps(taps, channels, value_channel)
     ring += lane * RING_ROWS * channels
     inner = gl.arange(0, STEP // WARPS, layout=gl.SliceLayout(0, VECTORS))
     outer = gl.arange(0, WARPS, layout=gl.SliceLayout(1, VECTORS))
     within = outer[:, None] * (STEP // WARPS) + inner[None, :]
     if GROUP == 1:
-        weights = _weights(ab, head, heads, hidden, within, STEPS, STEP, EXACT)
+        weights = load_weights(ab, head, heads, hidden, within, STEPS, STEP, EXACT)
     rate = gl.load(decay_rate + head)
     bias = gl.load(dt_bias + head)
     weight = gl.load(norm + e)
@@ -300,7 +158,7 @@ def gdn_round(
     gate = gl.arange(0, 2 * GROUP, layout=GATES)  # 2 i: a of column i, 2 i + 1: its b
     if DEPENDENT:
         if GROUP > 1:
-            _fetch(ab, taps, head, heads, key_head, key_heads, hidden, channels, DK, DV)
+            fetch(ab, taps, head, heads, key_head, key_heads, hidden, channels, DK, DV)
         gdc_wait()
 
     step = 0
@@ -313,12 +171,12 @@ def gdn_round(
         else:
             take = gl.minimum(gl.minimum(columns - step, 64 - place), GROUP)
         token = b * columns + step  # the group's first; behind its last column that one again
-        zero = _anew(step)
+        zero = anew(step)
         if GROUP > 1:
             # Not kept in registers from one group to the next.
-            pair_taps = _taps(taps, channels, pair_channel + zero)
-            value_taps = _taps(taps, channels, value_channel + zero)
-            weights = _weights(ab, head, heads, hidden, within + zero, STEPS, STEP, EXACT)
+            pair_taps = load_taps(taps, channels, pair_channel + zero)
+            value_taps = load_taps(taps, channels, value_channel + zero)
+            weights = load_weights(ab, head, heads, hidden, within + zero, STEPS, STEP, EXACT)
         # On their way at once: what the phases below read.
         pair_inputs = ()
         value_inputs = ()
@@ -346,9 +204,7 @@ def gdn_round(
                 mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
             )  # fmt: skip
             value_inputs = value_inputs + (gl.where((since >= 0)[:, None], fresh, kept),)
-        z = gl.load(
-            second + ((token + member_at)[:, None] * (2 * heads * DV) + ((heads + head) * DV + e)[None, :])
-        )
+        z = gl.load(second + ((token + member_at)[:, None] * (2 * heads * DV) + ((heads + head) * DV + e)[None, :]))
         gate_token = token + gl.minimum(gate // 2, take - 1)
         whole = gl.load(squares + gate_token)
         fraction = gl.load(squares + capacity + gate_token)
@@ -363,7 +219,7 @@ def gdn_round(
             b_sum = a_sum
             for j in gl.static_range(STEPS):
                 at = x + (column + j * STEP * x_width + in_column)
-                wide = _part_of_row(at, j * STEP + within < hidden, EXACT or j < STEPS - 1).to(gl.float32)
+                wide = part_of_row(at, j * STEP + within < hidden, EXACT or j < STEPS - 1).to(gl.float32)
                 a_sum = gl.fma(wide, weights[2 * j].to(gl.float32), a_sum)
                 b_sum = gl.fma(wide, weights[2 * j + 1].to(gl.float32), b_sum)
             a_sum = gl.convert_layout(gl.sum(a_sum, axis=1), gl.SliceLayout(0, OWN))
@@ -378,8 +234,8 @@ def gdn_round(
         for j in gl.static_range(1, 4):
             pair_sum = gl.fma(pair_inputs[j].to(gl.float32), pair_taps[j], pair_sum)
             value_sum = gl.fma(value_inputs[j].to(gl.float32), value_taps[j], value_sum)
-        pair_out = _silu(pair_sum).to(gl.bfloat16)
-        value_out = _silu(value_sum).to(gl.bfloat16)
+        pair_out = silu(pair_sum).to(gl.bfloat16)
+        value_out = silu(value_sum).to(gl.bfloat16)
         is_there = pair // 2 < take
         ring_at = ((position + pair // 2) % RING)[:, None] * channels
         gl.store(ring + (ring_at + pair_channel), pair_inputs[3], mask=leads & is_there[:, None])
@@ -396,8 +252,8 @@ def gdn_round(
 
         if block > current:
             async_copy.wait_group(0)
-            _fold(state, keys, us, gs, scales, block, s, step == 0, DK, DV, U)
-            us, gs, scales = _open_rows(
+            fold(state, keys, us, gs, scales, block, s, step == 0, DK, DV, U)
+            us, gs, scales = open_rows(
                 keys, open_k, open_u, open_g, block, place,
                 DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW,
             )  # fmt: skip
@@ -407,7 +263,7 @@ def gdn_round(
         # vectors are q and k times a number: the number goes behind the sums.
         factor = 1.0 / gl.sqrt((whole.to(gl.float32) + fraction.to(gl.float32) * SQUARES_UNIT) / hidden + x_eps)
         rounded = (gl.sum(parts.load(PARTS), axis=1) * factor).to(gl.bfloat16).to(gl.float32)
-        logs = _log_decay(rounded, rate, bias)
+        logs = log_decay(rounded, rate, bias)
         root = 1.0 / gl.sqrt(lengths.load(GATES) + L2_EPS)
         betas.store(1.0 / (1.0 + gl.exp(-rounded)))
         roots.store(root)
@@ -440,9 +296,9 @@ def gdn_round(
                 q_carried = gl.sum(entry * query[None, :], axis=1)
                 carried = carried + (gl.convert_layout(k_carried, VALUE), gl.convert_layout(q_carried, VALUE))
                 there = row <= place + c
-                fading = gl.exp(gl.where(there, _number(growth_of, 2 * c, ONE) - gs, 0.0)) * scales
-                k_scores = k_scores * _number(root_of, 2 * c + 1, ONE) * fading
-                q_scores = q_scores * _number(root_of, 2 * c, ONE) * fading
+                fading = gl.exp(gl.where(there, number(growth_of, 2 * c, ONE) - gs, 0.0)) * scales
+                k_scores = k_scores * number(root_of, 2 * c + 1, ONE) * fading
+                q_scores = q_scores * number(root_of, 2 * c, ONE) * fading
                 scores[2 * i].store(gl.where(row < place + c, k_scores, 0.0))
                 scores[2 * i + 1].store(gl.where(there, q_scores, 0.0))  # its own row last, which has no u yet
             # One column after the other, within warps.
@@ -455,12 +311,12 @@ def gdn_round(
                 q_inside = gl.sum(us * q_scores[:, None], axis=0)
                 mine = (u_row == place + c) & (c < take)
                 with_own = gl.sum(gl.where(mine, q_scores, 0.0), axis=0)
-                log = _number(growth_of, 2 * c, ONE)
+                log = number(growth_of, 2 * c, ONE)
                 grown = gl.exp(log)
-                k_scale = _number(root_of, 2 * c + 1, ONE)
+                k_scale = number(root_of, 2 * c + 1, ONE)
                 u = value.index(c).load(VALUE) - (grown * k_scale) * carried[2 * i] - k_inside
-                u = _number(beta_of, 2 * c + 1, ONE) * u
-                o = (grown * _number(root_of, 2 * c, ONE)) * carried[2 * i + 1] + q_inside
+                u = number(beta_of, 2 * c + 1, ONE) * u
+                o = (grown * number(root_of, 2 * c, ONE)) * carried[2 * i + 1] + q_inside
                 o = (o + with_own * u) * scale
                 outputs = outputs + (o,)
                 us = gl.where(mine[:, None], u[None, :], us)
@@ -468,12 +324,12 @@ def gdn_round(
                 gl.store(open_u + (slot * DV + u_value), u, mask=(u_value < DV) & (c < take))
                 gl.store(open_g + slot, log, mask=c < take)
                 gl.store(open_g + ROWS + slot, k_scale, mask=c < take)
-            mixed.index(turn).store(_beside(outputs, AT_ONCE))
+            mixed.index(turn).store(beside(outputs, AT_ONCE))
 
         o = whole_mixed.load(MIXED).permute([0, 2, 1]).reshape([GROUP, DV])
         o = gl.convert_layout(o, VECTORS, assert_trivial=True)
         total = gl.sum(o * o, axis=1)
-        y = o * (1.0 / gl.sqrt(total / DV + eps))[:, None] * weight[None, :] * _silu(z.to(gl.float32))
-        at = _blocked_offsets((head * DV + e)[None, :], (token + member)[:, None], out_plane, out_width)
+        y = o * (1.0 / gl.sqrt(total / DV + eps))[:, None] * weight[None, :] * silu(z.to(gl.float32))
+        at = blocked_offsets((head * DV + e)[None, :], (token + member)[:, None], out_plane, out_width)
         gl.store(out + at, y.to(gl.bfloat16), mask=(member < take)[:, None])
         step += take

@@ -11,9 +11,9 @@ from itertools import product
 from ninfer.kernels.compile_matrix.chips import Chip
 from ninfer.kernels.compile_matrix.variant import Variant
 from ninfer.kernels.gdn import variants
+from ninfer.kernels.gdn.gluon_round import gdn_round
 from ninfer.kernels.gdn.slots import KEY_ROWS, RING, ROWS
 from ninfer.kernels.gdn.triton_chunk import convolve_blocks, finish_rows, prepare_blocks, scan_blocks
-from ninfer.kernels.gdn.gluon_round import gdn_round
 
 WIDTH = 128
 HIDDEN = (5120, 2048)

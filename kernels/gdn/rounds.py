@@ -30,7 +30,6 @@ def gdn_round(
     positions: Tensor,
     state_blocks: Tensor,
     columns_per_lane: int,
-    workspace: Tensor | None,
     out: Columns,
 ) -> None:
     """Run L consecutive tokens of each of B lanes; column t = b L + l stands at position positions[b] + l.
@@ -42,7 +41,6 @@ def gdn_round(
     lanes         [B] int32, distinct slots
     positions     [B] int32, of each lane's first column
     state_blocks  [B] int32, block whose entry state `slots.s` holds: that of the position or the one before
-    workspace     [B, HV, DV, DK] fp32, free to be overwritten; may be None if L is 1
     out           columns of HV DV values, rounded once from fp32
     effects       writes the first B L columns of out and the rows of the columns. If a lane's first column stands in a
                   later block than `state_blocks` says, that block's entry state replaces `slots.s`: the next round
@@ -62,16 +60,13 @@ def gdn_round(
     assert ab.shape == (2 * slots.value_heads, x.columns)
     assert x.columns % 32 == 0
     assert x.norm is not None
-    assert workspace is not None or columns_per_lane == 1
     if first.is_cuda:
         from ninfer.kernels.gdn import triton_launch
 
         run = triton_launch.gdn_round
     else:
         run = torch_rounds.gdn_round
-    run(
-        first, second, x, x.norm, ab, constants, slots, lanes, positions, state_blocks, columns_per_lane, workspace, out
-    )
+    run(first, second, x, x.norm, ab, constants, slots, lanes, positions, state_blocks, columns_per_lane, out)
 
 
 def gdn_chunk(

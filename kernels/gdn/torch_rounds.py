@@ -95,7 +95,6 @@ def gdn_round(
     positions: Tensor,
     state_blocks: Tensor,
     columns_per_lane: int,
-    workspace: Tensor | None,
     out: Columns,
 ) -> None:
     tokens = first.shape[0]

@@ -23,7 +23,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ninfer.kernels.gdn.triton_round import L2_EPS, log_decay, silu
+from ninfer.kernels.gdn.triton_gates import L2_EPS, log_decay, silu
 
 
 @triton.jit

@@ -47,7 +47,6 @@ def gdn_round(
     positions: Tensor,
     state_blocks: Tensor,
     columns_per_lane: int,
-    workspace: Tensor | None,
     out: Columns,
 ) -> None:
     early = dependent(first.device)
@@ -60,7 +59,7 @@ def gdn_round(
         DK=slots.key_width, DV=slots.value_width, KEY_ROWS=KEY_ROWS, ROWS=ROWS, RING=RING,
         GROUP=variants.round_group(columns_per_lane), STEPS=-(-x.columns // variants.HIDDEN_STEP),
         STEP=variants.HIDDEN_STEP, EXACT=x.columns % variants.HIDDEN_STEP == 0, DEPENDENT=early,
-        num_warps=variants.ROUND_WARPS, launch_pdl=early, maxnreg=variants.ROUND_REGISTERS or None,
+        num_warps=variants.ROUND_WARPS, launch_pdl=early,
     )  # fmt: skip
 
 

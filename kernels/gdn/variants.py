@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 ROUND_WARPS = 8
-ROUND_REGISTERS = 0
-ROUND_GROUP = 4  # columns of a lane that a round of several works on at a time; no bit depends on it
+ROUND_GROUP = 4  # columns of a lane that a round of several works on at a time, even; no bit depends on it
 HIDDEN_STEP = 1024  # values of x per step of the a and b projections
 CONVOLVE_WARPS = 8
 CONVOLVE_REGISTERS = 80  # three programs on a multiprocessor, too

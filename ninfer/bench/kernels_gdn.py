@@ -80,13 +80,11 @@ def round_row(model: Model, lanes: int, columns: int, ceiling: float, repeats: i
     constants = model.constants()
     numbers = [torch.arange(lanes), torch.full((lanes,), 64 + ROWS_OPEN), torch.full((lanes,), 1)]
     at, positions, blocks = (part.to(torch.int32).to(device) for part in numbers)
-    workspace = torch.empty(lanes, *slots[0].s.shape[1:], device=device)
 
     def work() -> None:
         for layer in range(model.layers):
             gdn_round(
-                first, second, x, projections[layer], constants, slots[layer], at, positions, blocks, columns,
-                workspace, out,
+                first, second, x, projections[layer], constants, slots[layer], at, positions, blocks, columns, out,
             )  # fmt: skip
 
     seconds = timed_s(work, device, repeats) / model.layers

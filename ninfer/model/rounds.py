@@ -133,7 +133,6 @@ class RoundShared:
     logits           [T, V] fp32
     cos, sin         [T, R / 2] fp32
     results          [T, 2] int32, see `draw`
-    fold             [B, HV, DV, DK] fp32 for several columns per lane, or None
     columns          by the number of tokens that they have room for
     """
 
@@ -148,7 +147,6 @@ class RoundShared:
     frequencies: Tensor
     results: Tensor
     draw: DrawBuffers
-    fold: Tensor | None
     attention: RoundScratch | None
     columns: dict[int, RoundColumns]
 
@@ -177,9 +175,6 @@ def round_shared(
     frequencies = (
         rotary_frequencies(config.rope_theta, 2 * half, torch.device("cpu")) if config.heads else torch.zeros(half)
     )
-    fold = None
-    if per_lane > 1 and cache.slots:
-        fold = torch.empty(lanes, *cache.slots[0].s.shape[1:], device=device)
     return RoundShared(
         inputs=RoundInputs(torch.zeros(4, MAX_ROWS, dtype=torch.int32, device=device)),
         sums=round_sums(weights, tokens, multiprocessors * PROGRAMS_PER_MULTIPROCESSOR),
@@ -192,7 +187,6 @@ def round_shared(
         frequencies=frequencies.to(device),
         results=torch.zeros(tokens, 2, dtype=torch.int32, device=device),
         draw=draw_buffers(tokens, config.vocab_size, device),
-        fold=fold,
         attention=_attention_scratch(config, cache, lanes, per_lane, multiprocessors, device),
         columns={
             size: _round_columns(config, weights, size, device)
@@ -303,7 +297,7 @@ class Round:
         gdn_round(
             first, second, self._x, mixer.gates, gdn_constants(mixer, self._config.rms_norm_eps),
             self._cache.slots[number], self.lanes, self.positions, shared.inputs.state_blocks[: self.rows],
-            self.per_lane, shared.fold if self.per_lane > 1 else None, mixed,
+            self.per_lane, mixed,
         )  # fmt: skip
         return mixed
 

@@ -124,7 +124,7 @@ def test_copied_guesses_without_a_drafter(folder: Path, plain: dict[int, Generat
 def test_the_drafter_sees_the_same_behind_rounds_as_behind_a_prompt(folder: Path, plain: dict[int, Generation]) -> None:
     """Near, not equal: a round rounds differently from a chunk."""
     settings = replace(PLAIN, lanes=1, kv_capacity_tokens=4096, kv_dtype="bf16", drafter="mtp", draft_tokens=3)
-    keys = []
+    keys, tokens = [], []
     for drawn in (0, 40):
         engine = load(folder, settings)
         driver = Driver(engine)  # type: ignore[arg-type]
@@ -132,11 +132,17 @@ def test_the_drafter_sees_the_same_behind_rounds_as_behind_a_prompt(folder: Path
         generation = {0: driver.prefill(0, history, 64)}
         if drawn:
             driver.speculate(generation, drawn, {0: 3})
-        pages = list(driver.table(0, 64))
-        keys.append(engine._cache.pools[-1].keys[pages].float().cpu())
+        tokens.append([*history, *generation[0].tokens])
+        pages = engine._cache.pools[-1].keys[list(driver.table(0, 64))].float().cpu()
+        keys.append(pages.transpose(1, 2).flatten(0, 1))  # by position
         del engine, driver
         torch.cuda.empty_cache()
-    difference = (keys[0] - keys[1]).square().mean().sqrt() / keys[0].square().mean().sqrt()
+    # Random weights all but tie now and then, and a history read in chunks may then draw another token: a row of the
+    # drafter belongs to a position and to the token behind it.
+    same = next((i for i, pair in enumerate(zip(*tokens, strict=False)) if pair[0] != pair[1]), 64) - 1
+    assert same >= LENGTHS[0] + 30 + 8, "hardly anything of what rounds have drawn can be compared"
+    ours, theirs = (each[:same] for each in keys)
+    difference = (ours - theirs).square().mean().sqrt() / ours.square().mean().sqrt()
     assert float(difference) < 0.05
 
 

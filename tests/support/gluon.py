@@ -28,7 +28,9 @@ class Memory:
         import triton.language as tl
         from triton.runtime.interpreter import TensorHandle
 
-        return tl.tensor(TensorHandle(self.array.copy(), self.element), tl.block_type(self.element, list(self.array.shape)))
+        return tl.tensor(
+            TensorHandle(self.array.copy(), self.element), tl.block_type(self.element, list(self.array.shape))
+        )
 
     def store(self, value: Any) -> None:
         assert value.dtype == self.element

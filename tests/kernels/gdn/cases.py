@@ -116,12 +116,11 @@ class Layer:
             ).transpose(0, 1)
         x.norm.squares[:, : index.numel()] = squares_of(self.n[index].float())
         out = columns_buffer(self.shape.value_heads * self.shape.value_width, size, self.device)
-        workspace = torch.full((len(lanes), *slots.s.shape[1:]), float("nan"), device=self.device)
         numbers = [
             torch.tensor(part, dtype=torch.int32, device=self.device) for part in (lanes, positions, state_blocks)
         ]
         arguments = (self.first[index], self.second[index], x)
-        rest = (self.ab, self.constants, slots, *numbers, columns, workspace, out)
+        rest = (self.ab, self.constants, slots, *numbers, columns, out)
         if run is None:
             gdn_round(*arguments, *rest)
         else:

@@ -1,14 +1,13 @@
-"""The Triton routes on a CPU: run by `test_interpreted.py` in a process with TRITON_INTERPRET=1."""
+"""The GPU routes on a CPU: run by `test_interpreted.py` in a process with TRITON_INTERPRET=1."""
+
+# ruff: noqa: E402 (Gluon for the interpreter comes before the kernels)
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from triton.runtime import interpreter
 
 from tests.support import gluon, ptx
 
