@@ -17,7 +17,7 @@ FINISH_WARPS = 8
 SUB_BLOCKS = 32  # blocks of 64 tokens that a chunk works on at a time: bounds the scratch
 
 # Local memory per thread that is tolerated, in bytes.
-ROUND_STACK_BYTES = 384
+ROUND_STACK_BYTES = 128
 CONVOLVE_STACK_BYTES = 32
 PREPARE_STACK_BYTES = 256
 SCAN_STACK_BYTES = 1024

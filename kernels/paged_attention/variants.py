@@ -8,7 +8,7 @@ HEAD_WIDTH = 256  # the only width of the Triton routes
 WARPS = 4
 MAX_LANES = 32
 
-SMALL_BLOCKS = 4  # up to so many blocks of queries are of eight
+SMALL_BLOCKS = 8  # of eight queries each; more are cut into larger blocks
 ROUND_PROGRAMS = 3  # of four warps, that share a multiprocessor at 168 registers a thread; two may have 255
 
 
@@ -30,12 +30,12 @@ class Tile:
 
 def round_tile(queries: int, int8: bool) -> Tile:
     """For so many queries, group times columns. Programs of neighbouring blocks read the same rows at the same time, so
-    a few small blocks cost no memory, and a program has less to prepare and to merge than one of a large block. Rows of
-    bf16 fill twice the registers."""
-    rows = 8 if queries <= SMALL_BLOCKS * 8 else 32 if int8 and queries > 32 else 16
+    small blocks cost no memory as long as they are few, and a program has less to prepare and to merge than one of a
+    large block. Rows of bf16 fill twice the registers."""
+    rows = 8 if queries <= SMALL_BLOCKS * 8 else 32 if int8 else 16
     blocks = -(-queries // rows)
-    if int8 and rows <= 16:
-        return Tile(rows, blocks, rows == 8, ROUND_PROGRAMS, 168)
+    if int8 and rows == 8:
+        return Tile(rows, blocks, True, ROUND_PROGRAMS, 168)
     return Tile(rows, blocks, rows == 8, 2, 255)
 
 
