@@ -79,16 +79,21 @@ def _line(path: Path, number: int, line: bytes) -> ScriptLine:
     if unknown := entry.keys() - set(_MEMBERS):
         raise fault(f"{min(unknown)!r} is none of {', '.join(_MEMBERS)}")
     for name in ("match", "output"):
-        if not isinstance(entry.get(name), str):
-            raise fault(f"{name} must be a string")
+        if not _is_text(entry.get(name)):
+            raise fault(f"{name} must be a string of characters")
     for name in ("token_s", "prefill_s"):
         value = entry.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise fault(f"{name} must be a number of seconds, 0 or more")
     then = entry.pop("then", [])
-    if not isinstance(then, list) or not all(isinstance(output, str) for output in then):
-        raise fault("then must be an array of strings")
+    if not isinstance(then, list) or not all(map(_is_text, then)):
+        raise fault("then must be an array of strings of characters")
     return ScriptLine(**entry, then=tuple(then))
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a string that can be said: JSON can spell halves of characters, which no text has."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 @dataclass(frozen=True, slots=True)
