@@ -78,7 +78,8 @@ class Holdings:
             return None
         self.tree.use(tip)
         needed = self._needed(request, plan)
-        if needed > (self.room.to_promise(plan.open) if head else self.pages.available):
+        fits = needed <= self.room.to_promise(plan.open) if head else self.room.to_give_up(needed) <= 0
+        if not fits:
             self.tree.leave(tip)
             return None
         if plan.image is not None:

@@ -543,7 +543,7 @@ class Scheduler:
         """Whether a session has to be read for its file before the request may displace it."""
         taken = [lane for lane, state in enumerate(self.lanes) if state is LaneState.PREFILLING]
         while (lane := self.holdings.unsaved(request, idle, taken)) is not None:
-            # A lane that is taken either is begun, and its session goes on, or is idle again.
+            # Whoever has a taken lane will begin with its session, or leave it there.
             if lane in taken or self.slots.save_first(lane):
                 return True
         return False

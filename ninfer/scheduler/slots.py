@@ -239,7 +239,7 @@ class Slots:
         if any(self._lanes[lane] is LaneState.SAVING for lane in others):
             return True
         while (lane := self._holdings.endangered(short, path, others)) is not None:
-            # The lane may belong to a request that has not begun and may leave its session as it is.
+            # The lane may belong to a request that has not begun and may leave its session there.
             if self._lanes[lane] is not LaneState.RETAINED or self.save_first(lane):
                 return True
         return False

@@ -97,6 +97,18 @@ def test_who_passes_the_head_takes_only_what_is_free_for_good() -> None:
     assert server.admission(later)
 
 
+def test_who_passes_the_head_and_needs_no_page_takes_none_that_is_promised() -> None:
+    server = Driver(pages=16, lanes=3, max_context_tokens=1024, appends=True)
+    first = server.say(text(64 * 9 + 10), limit=5)
+    server.ask(text(64, 1), limit=64 * 14)  # 15 pages, where six are free
+    head = server.ask(text(500, 2))
+    history = server.histories[first]
+    later = server.ask(history + text(9, 3), follows=((first, len(history)),))  # ends in the block that is begun
+    assert {server.machine.requests[r].state for r in (head, later)} == {RequestState.WAITING}
+    server.run()
+    assert server.admission(later)
+
+
 def test_a_session_that_was_asked_for_goes_later_though_nothing_came_of_it() -> None:
     server = Driver(pages=32, lanes=3, max_context_tokens=2048, prefill_chunk_tokens=64)
     first = server.say(text(320, 1), limit=2)
