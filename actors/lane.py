@@ -172,7 +172,7 @@ class LaneActor:
         if deltas:
             self._publish(service, deltas)
         if parser.stop_string is not None:
-            self._report(StopStringFound(service.request_id))
+            self._report(StopStringFound(service.request_id, parser.completion_tokens))
 
     def _close(self, service: _Service, message: Close) -> None:
         self._service = None

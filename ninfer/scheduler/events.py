@@ -133,9 +133,12 @@ class MaskFailed:
 
 @dataclass(frozen=True, slots=True)
 class StopStringFound:
-    """The text of the request ended at one of its stop strings."""
+    """The text of the request ended at one of its stop strings, with its token number `drawn`; what was drawn behind
+    that, as in the same round, is void.
+    """
 
     request_id: int
+    drawn: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,6 +241,9 @@ class Scheduler:
     def _on_stop_string_found(self, event: ev.StopStringFound) -> None:
         request = self._known(event.request_id)
         if request is not None and request.state not in ENDED:
+            if not 1 <= event.drawn <= request.drawn:
+                raise IllegalTransition(f"request {request.id} stopped at token {event.drawn} of {request.drawn}")
+            request.drawn = event.drawn
             self._finish(request, FinishReason.STOP_STRING)
             self._count_completed()
 

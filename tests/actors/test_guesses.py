@@ -149,7 +149,8 @@ async def test_a_strict_engine_says_the_same_words_however_many_come_at_once(way
     plain, _ = await said(settings, folds_late=folds_late)
     told, drafted = await said(guessing, folds_late=folds_late)
     assert told == plain
-    assert {reason for _text, reason in told} == {
+    assert all(digest for _text, _reason, digest in told)
+    assert {reason for _text, reason, _digest in told} == {
         FinishReason.STOP_TOKEN, FinishReason.STOP_STRING, FinishReason.OUTPUT_LIMIT
     }  # fmt: skip
     assert drafted > 100
@@ -174,15 +175,15 @@ async def test_guesses_are_copied_from_behind_as_many_tokens_as_were_asked_for(b
     assert (totals.copied_tokens > 0) is copies
 
 
-async def said(settings: SchedulerSettings, *, folds_late: bool) -> tuple[list[tuple[str, FinishReason]], int]:
-    """The answers to a seeded crowd, and how many guesses there were."""
+async def said(settings: SchedulerSettings, *, folds_late: bool) -> tuple[list[tuple[str, FinishReason, str]], int]:
+    """The answers to a seeded crowd and the sessions that they leave, and how many guesses there were."""
     source = random.Random(11)
     texts = [source.choice(["abc ", "xyz "]) * source.randint(1, 90) + str(number) for number in range(16)]
     asked = [
         request_for(text, max_tokens=source.choice([1, 7, 64, 500]), stops=("b",) if number % 5 == 0 else ())
         for number, text in enumerate(texts)
     ]
-    answers: dict[int, tuple[str, FinishReason]] = {}
+    answers: dict[int, tuple[str, FinishReason, str]] = {}
     decoded: list[int] = []
     async with running(settings, engine=FakeEngine(echo, folds_late=folds_late)) as state:
 
@@ -193,7 +194,7 @@ async def said(settings: SchedulerSettings, *, folds_late: bool) -> tuple[list[t
             replies = await collect(ticket.replies)
             end = last(replies)
             assert isinstance(end, Finished)
-            answers[number] = content(replies), end.reason
+            answers[number] = content(replies), end.reason, end.session_digest
             decoded.append(end.usage.completion_tokens - 1)
             await ticket.release()
 

@@ -123,7 +123,9 @@ def test_others_go_on_without_the_one_that_has_stopped() -> None:
 def test_an_end_between_two_steps_holds_lane_and_pages_until_both_have_landed(release_after: int) -> None:
     machine = drawing(limit=9)
     if release_after:
-        assert machine.handle(ev.StopStringFound(1), 0.0) == [cmd.Finish(1, 0, "stop_string")]
+        assert machine.handle(ev.StopStringFound(1, machine.requests[1].drawn), 0.0) == [
+            cmd.Finish(1, 0, "stop_string")
+        ]
         assert state(machine) is RequestState.LEAVING_AHEAD
     for landed in range(3):
         if landed == release_after:

@@ -220,7 +220,7 @@ def test_news_of_a_request_that_is_gone_changes_nothing() -> None:
     machine = serving()
     machine.handle(ev.Arrived(1), 0.0)
     machine.handle(ev.Released(1), 0.0)
-    for late in (ev.Prepared(1, 5, 5), ev.PreparationFailed(1), ev.StopStringFound(1), ev.Released(1)):
+    for late in (ev.Prepared(1, 5, 5), ev.PreparationFailed(1), ev.StopStringFound(1, 1), ev.Released(1)):
         assert machine.handle(late, 1.0) == []
 
 
@@ -273,6 +273,15 @@ def test_an_engine_lost_while_draining_ends_the_process_even_if_it_should_stay()
         assert machine.handle(ev.Tick(), 100.0) == ([cmd.Exit(3, "lost")] if stop else [])
 
 
+@pytest.mark.parametrize("drawn", [0, 2])
+def test_an_answer_ends_at_a_token_that_it_has(drawn: int) -> None:
+    machine = serving()
+    submit(machine, 5, 9, 0.0)
+    machine.handle(ev.ChunkLanded(oldest(machine), 1, False, 0.0), 0.0)
+    with pytest.raises(IllegalTransition, match=f"request 1 stopped at token {drawn} of 1"):
+        machine.handle(ev.StopStringFound(1, drawn), 0.0)
+
+
 def test_an_answer_that_ends_at_a_stop_string_is_completed_too() -> None:
     machine = serving()
     for fault in range(3):
@@ -283,8 +292,8 @@ def test_an_answer_that_ends_at_a_stop_string_is_completed_too() -> None:
         submit(machine, 5, 9, now)
         request_id = machine._next_request - 1
         machine.handle(ev.ChunkLanded(oldest(machine), 1, False, 0.0), now)
-        assert machine.handle(ev.StopStringFound(request_id), now) == [cmd.Finish(request_id, 0, "stop_string")]
-        assert machine.handle(ev.StopStringFound(request_id), now) == []
+        assert machine.handle(ev.StopStringFound(request_id, 1), now) == [cmd.Finish(request_id, 0, "stop_string")]
+        assert machine.handle(ev.StopStringFound(request_id, 1), now) == []
         machine.handle(ev.RoundLanded(oldest(machine), (ev.RowLanded(request_id, 1, False),), 0.0), now)
     assert machine.lifecycle is Lifecycle.SERVING
     assert machine.statistics().totals.completed == 3

@@ -142,7 +142,7 @@ def test_rows_behind_the_end_leave_no_block_to_go_on_in() -> None:
     first = server.ask(text(70), limit=40)
     while server.machine.requests[first].drawn < 7:
         server.land()
-    server.send(ev.StopStringFound(first))
+    server.send(ev.StopStringFound(first, 7))
     (finish,) = (command for command in server.out if isinstance(command, cmd.Finish))
     server.run()
     assert open_block(server) is None

@@ -50,7 +50,7 @@ def test_what_was_drawn_behind_the_end_is_no_part_of_the_session(steps_ahead: in
     request = server.ask(text(120), limit=40)
     while server.machine.requests[request].drawn < 7:
         server.land()
-    server.send(ev.StopStringFound(request))
+    server.send(ev.StopStringFound(request, 7))
     (finish,) = (c for c in server.out if isinstance(c, cmd.Finish))
     server.run()
     (view, _other) = server.machine.statistics().lanes
@@ -461,13 +461,30 @@ def test_shared_states_are_limited_in_number() -> None:
     assert server.reused(server.say(bases[0] + text(99, 3)))[1:] == ("full_reset", 0)
 
 
+@pytest.mark.parametrize("kept", [2, 7, 8, 9])
+def test_what_a_round_has_drawn_behind_a_stop_string_is_no_part_of_the_session(kept: int) -> None:
+    """A first token and a round of eight; the prompt and the first eight of them fill two blocks."""
+    server = Driver(steps_ahead=0, draft_tokens=7)
+    request = server.ask(text(120), limit=40)
+    while server.machine.requests[request].drawn < 9:
+        server.land()
+    server.send(ev.StopStringFound(request, kept))
+    (finish,) = (c for c in server.out if isinstance(c, cmd.Finish))
+    server.run()
+    (view, _other) = server.machine.statistics().lanes
+    assert view.prompt_tokens == finish.retained_tokens == 120 + kept
+    following = server.say(server.histories[request][: finish.retained_tokens] + text(9, 1))
+    # The lane stands behind the second block, which with fewer than eight tokens is not the session's.
+    assert server.reused(following)[2] == (128 if kept >= 8 else 0)
+
+
 def test_the_next_turn_waits_for_the_row_behind_the_last_token() -> None:
     server = Driver(lanes=2, images=4, steps_ahead=1)
     prompt = text(200)
     first = server.ask(prompt, limit=9)
     while server.machine.requests[first].drawn < 3:
         server.land()
-    server.send(ev.StopStringFound(first))
+    server.send(ev.StopStringFound(first, 3))
     assert LaneState.VACATING in server.machine.lanes
     server.ask(prompt, limit=1)
     assert server.machine.lanes == [LaneState.VACATING, LaneState.EMPTY]

@@ -164,7 +164,7 @@ def test_a_state_behind_the_end_of_the_session_is_not_saved() -> None:
     request = server.ask(text(120), limit=40)
     while server.machine.requests[request].drawn < 7:
         server.land()
-    server.send(ev.StopStringFound(request))  # after 127 tokens; rows in flight fill the second block
+    server.send(ev.StopStringFound(request, 7))  # after 127 tokens; rows in flight fill the second block
     server.run()
     assert refused(server, 0, "save") == "slot_save_failed"
 

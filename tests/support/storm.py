@@ -44,6 +44,7 @@ class Client:
     """What the storm knows of one accepted request: its tokens, what was launched of it, what has landed, how it ended.
 
     history   prompt and everything drawn by steps that were launched, a byte a token
+    kept      tokens up to its stop string, if it has met one
     """
 
     history: bytes = b""
@@ -55,6 +56,7 @@ class Client:
     admitted: cmd.Admit | None = None
     read: int = 0
     drawn: int = 0
+    kept: int | None = None
     drawing: int = 0
     steps: int = 0
     masked: bool = False
@@ -344,7 +346,8 @@ class Storm:
         if client.admitted is None or not self.settings.prefix_reuse or not self.machine.holdings.trusted:
             assert tokens == 0
             return
-        assert tokens == (client.read if client.read < client.prompt else client.prompt + client.drawn)
+        drawn = client.drawn if client.kept is None else client.kept
+        assert tokens == (client.read if client.read < client.prompt else client.prompt + drawn)
         self.ledgers[client.admitted.lane] = client.history[:tokens]
 
     def give_back(self, request_id: int) -> None:
@@ -876,7 +879,9 @@ class Storm:
             client.released = True  # read to its end, or left in the middle
             self.send(ev.Released(request_id))
         elif client.drawn and self.random.random() < 0.4:
-            self.send(ev.StopStringFound(request_id))
+            behind = self.random.randint(0, min(client.drawn - 1, self.settings.guesses))
+            client.kept = client.drawn - behind
+            self.send(ev.StopStringFound(request_id, client.kept))
 
     def prepare(self, request_id: int, client: Client) -> None:
         client.prepared = True
