@@ -46,7 +46,7 @@ class Place(Protocol):
 
 
 def walk(place: Place, present: bytes, guesses: Sequence[int], most: int, ends: Set[int]) -> Ahead:
-    """At most so many tokens from a place on, which moves along.
+    """At most so many tokens from a place on, which moves along; no more than there are guesses if it begins with one.
 
     present   its mask
     guesses   tokens that are guessed to follow one another there; they count for as long as they are what stands there
@@ -70,7 +70,8 @@ def walk(place: Place, present: bytes, guesses: Sequence[int], most: int, ends: 
             present = place.mask()
         except DeadEnd:
             break  # whoever really gets there is told
-        guessed |= not ids and text[:1] != [token]
+        if not ids and list(text[:1]) != [token]:
+            guessed, most = True, min(most, len(guesses))
         text = text[1:] if list(text[:1]) == [token] else ()
         ids.append(token)
         masks.append(present)

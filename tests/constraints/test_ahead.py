@@ -158,6 +158,18 @@ def test_a_guess_that_ends_the_answer_or_that_the_grammar_refuses_is_left_out() 
     assert walker.ahead(0, (a,)) == NOTHING
 
 
+def test_a_row_that_begins_with_a_guess_has_no_more_tokens_than_there_are_guesses() -> None:
+    """Whoever wanted no more of them wants no more masks, though the text behind them is certain."""
+    walker = matcher(Constraint(RegexAnswer("[ab]cdefgh|efgh", "r")))
+    a, cdef = TOKENIZER.encode("a")[0], TOKENIZER.encode("cdefgh")
+    assert len(cdef) > 1
+    assert walker.ahead(9, (a,)).ids == (a,)
+    assert walker.ahead(9, (a, cdef[0])).ids == (a, cdef[0])
+    assert walker.ahead(9, (a, a)).ids == (a, cdef[0]), "where the text is certain a guess counts for nothing"
+    walker.advance((a,))
+    assert walker.ahead(9, (cdef[0],)).ids == tuple(cdef)
+
+
 class DeadPlace:
     """Takes what it is told, and nothing may be drawn behind that."""
 

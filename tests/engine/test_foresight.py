@@ -150,6 +150,21 @@ def test_what_was_foreseen_is_forgotten_with_the_request(
     assert told[0] == told[1]
 
 
+def test_what_is_told_of_the_law_does_not_depend_on_what_is_foreseen(engine: Engine | DeviceEngine) -> None:
+    told = []
+    for foresee in (0, 3):
+        engine.reset()
+        driver = Driver(engine)  # type: ignore[arg-type]
+        prompt = random_prompt(LENGTHS[1], IDS, 1)
+        generation = driver.prefill(1, prompt, 64, LAWS[1], logprobs=4, foresee=foresee)
+        row = DecodeRow(1, len(prompt), PageMapping(1, ()), drafts=3, foresee=foresee)
+        (drawn,) = engine.run(DecodeRound((row,))).drawn
+        assert len(drawn.foreseen) == foresee
+        told.append((generation.tokens, generation.logprobs, drawn.token_ids, drawn.logprobs))
+    assert told[0] == told[1]
+    assert told[0][3]
+
+
 def test_nothing_is_foreseen_behind_a_stop(engine: Engine | DeviceEngine) -> None:
     driver = Driver(engine)  # type: ignore[arg-type]
     engine.reset()
