@@ -106,6 +106,11 @@ class SchedulerSettings:
     adaptive_drafts: bool = False
 
     @property
+    def saves_sessions(self) -> bool:
+        """Whether sessions go to files before they are displaced."""
+        return self.auto_save or self.disk_bytes > 0
+
+    @property
     def guesses(self) -> int:
         """Most guesses per row of a round. With any, `steps_ahead` is 0: a round begins where the last has got to."""
         return max(self.draft_tokens, self.copied_tokens)

@@ -153,7 +153,7 @@ class Fetches:
             self.hits += 1
         else:
             holdings.images.drop(image)
-            holdings.tree.leave(filling.node)
+            holdings.abandon(filling.node)
             self.misses += 1
         holdings.pages.release(self.owner)
         self._fetch = None

@@ -50,7 +50,7 @@ class Holdings:
         self.faults = 0
         self._holds: dict[int, Hold] = {}
         self._pending: list[Transfer] = []
-        self.room = Room(self.tree, self.images, self.sessions, self._pending)
+        self.room = Room(self.tree, self.images, self.sessions, self._pending, saves=settings.saves_sessions)
         self._sessions = 0
 
     def open(self, pages: int, folds_late: bool, appends: bool) -> None:
@@ -461,8 +461,7 @@ class Holdings:
         hold = self._holds.pop(request.id)
         if not hold.begun:
             self._hand_image(hold, None)
-            self.tree.touch(hold.path)
-            self.tree.leave(self._tip(hold.path))
+            self.abandon(self._tip(hold.path))
             session = self.sessions[request.lane]
             if session is not None and hold.open is not None:
                 self.pages.leave(request.id, hold.open.page)
@@ -535,6 +534,13 @@ class Holdings:
         self.tree.touch(path)
         self.tree.leave(self._tip(path))
         return path
+
+    def abandon(self, node: Node) -> None:
+        """Nothing comes of a path that was asked for. Since it was in use nobody has seen to it that its sessions are
+        in files; so it goes later than what was promised meanwhile can be kept with.
+        """
+        self.tree.touch(path_to(node))
+        self.tree.leave(node)
 
     def _follow(self, owner: int, node: Node, page: int) -> None:
         """A block is there already: the page stays its owner's, unless the block has none on the device, or one that

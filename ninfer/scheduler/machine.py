@@ -78,7 +78,7 @@ class Scheduler:
         self.flight = Flight()
         self.lanes = [LaneState.EMPTY] * settings.lanes
         self.holdings = Holdings(settings)
-        self._saves = settings.auto_save or settings.disk_bytes > 0
+        self._saves = settings.saves_sessions
         self.slots = Slots(self.holdings, self.lanes, self._move_lane, self._say, saves=self._saves)
         self.fetches = Fetches(self.holdings, self.lanes, self._waits, self._say)
         self.requests: dict[int, Request] = {}

@@ -27,13 +27,21 @@ class Room:
     """Who may have how many pages; `pending` gets the copies that giving blocks up takes.
 
     sessions   of all lanes: they lose the blocks that they have begun when no full block is left to go
+    saves      whether sessions go to files before they lose full blocks
     dropped    states that went with their blocks
     """
 
     def __init__(
-        self, tree: PrefixTree, images: ImageStore, sessions: Sequence[Session | None], pending: list[Transfer]
+        self,
+        tree: PrefixTree,
+        images: ImageStore,
+        sessions: Sequence[Session | None],
+        pending: list[Transfer],
+        *,
+        saves: bool,
     ) -> None:
         self._tree, self._images, self._sessions, self._pending = tree, images, sessions, pending
+        self._saves = saves
         self.pages = PagePool(0)
         self.dropped = 0
 
@@ -57,6 +65,9 @@ class Room:
     def promise(self, owner: int, count: int) -> None:
         """Promise pages to an owner who has nothing yet."""
         self.pages.reserve(owner, count, self.spare())
+        if self._saves:
+            # Full blocks that are left later, and are in no file yet, would go before the open ones.
+            self._drop_open_blocks(self.to_give_up(0) - self._tree.evictable)
 
     def take(self, owner: int, count: int, ahead: int = 0) -> tuple[int, ...]:
         """Pages that the owner was promised.
@@ -89,8 +100,12 @@ class Room:
         self.dropped += len(images)
         if parked:
             self._pending.append(ParkPages(tuple(parked.values()), tuple(parked)))
+        self._drop_open_blocks(count - full)
+
+    def _drop_open_blocks(self, count: int) -> None:
+        """Those of the sessions that were left longest ago."""
         with_open = [session for session in self._sessions if session is not None and session.open is not None]
-        for session in sorted(with_open, key=lambda session: session.retained)[: count - full]:
+        for session in sorted(with_open, key=lambda session: session.retained)[: max(0, count)]:
             self.drop_open(session)
 
     def drop_open(self, session: Session | None) -> None:

@@ -412,7 +412,7 @@ class Slots:
         else:
             for _depth, image in job.images:
                 holdings.images.drop(image)
-            holdings.tree.leave(job.node)
+            holdings.abandon(job.node)
             self._move(lane, LaneSignal.FREED)
             self._say(cmd.Forget(lane))
         holdings.pages.release(self.owner(lane))

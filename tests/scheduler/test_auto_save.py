@@ -171,6 +171,21 @@ def test_a_save_that_leaves_others_to_go_waits_until_they_are_read() -> None:
     assert len(server.histories[running]) == 64 * 26 + 1
 
 
+def test_a_session_loses_nothing_to_a_promise_that_was_there_when_its_blocks_were_in_use() -> None:
+    server = Driver(lanes=4, auto_save=True, max_context_tokens=576, pages=9, appends=True, prefill_chunk_tokens=64)
+    first = server.say(text(270, 1), limit=2, marks=Marks(preamble=256))
+    bind(server)
+    history = server.histories[first][:272]
+    server.ask(history + text(10, 2), limit=2, follows=((first, 272),))
+    server.run()
+    server.ask(history[:256] + text(30, 3), limit=34)  # a page, and four of the session's five in use
+    growing = server.ask(text(50, 4), limit=64 * 4 - 49)  # four pages, where three are left
+    assert [request.lane for request in server.machine.requests.values()][-2:] == [1, 2]
+    server.run()
+    assert len(server.histories[growing]) == 64 * 4 + 1
+    assert cmd.Forget(0) not in server.out
+
+
 @pytest.mark.parametrize("action", ["save", "restore"])
 def test_who_may_displace_a_session_waits_while_one_is_read_for_any_file(action: str) -> None:
     server, _running = between_two()
