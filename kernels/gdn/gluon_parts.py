@@ -9,6 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from ninfer.kernels.gdn import variants
+from ninfer.kernels.gdn.gluon_names import load_to_shared
 from ninfer.kernels.kv_codec import ptx
 
 WARPS = gl.constexpr(variants.ROUND_WARPS)
@@ -76,7 +77,7 @@ def open_rows(
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, KEYS_IN))
     d = gl.arange(0, DK, layout=gl.SliceLayout(0, KEYS_IN))
     at = _wrapped(block * 64 % KEY_ROWS + row, KEY_ROWS)
-    async_copy.async_copy_global_to_shared(keys, open_k + (at[:, None] * DK + d[None, :]), mask=(row < rows)[:, None])
+    load_to_shared(keys, open_k + (at[:, None] * DK + d[None, :]), mask=(row < rows)[:, None])
     async_copy.commit_group()
     begin = block * 64 % ROWS
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))

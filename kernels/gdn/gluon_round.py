@@ -26,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ninfer.kernels.gdn import slots
+from ninfer.kernels.gdn.gluon_names import load_to_shared
 from ninfer.kernels.gdn.gluon_parts import (
     WARPS,
     anew,
@@ -125,9 +126,7 @@ def gdn_round(
     s += (lane * heads + head) * (DV * DK)
     down = gl.arange(0, DV, layout=gl.SliceLayout(1, STATE))
     across = gl.arange(0, DK, layout=gl.SliceLayout(0, STATE))
-    async_copy.async_copy_global_to_shared(
-        state, s + (down[:, None] * DK + across[None, :]), mask=(current > 0) & (down < DV)[:, None]
-    )
+    load_to_shared(state, s + (down[:, None] * DK + across[None, :]), mask=(current > 0) & (down < DV)[:, None])
     known = gl.minimum(begin - current * 64, 64)
     us, gs, scales = open_rows(keys, open_k, open_u, open_g, current, known, DK, DV, KEY_ROWS, ROWS, KEYS_IN, U, ROW)
     g = gl.load(open_g + gl.maximum(begin - 1, 0) % ROWS)  # of the row before; read where there is one

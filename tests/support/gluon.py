@@ -107,11 +107,12 @@ def install() -> None:
 
     language = _Language("interpreted_gluon")
     language.allocate_shared_memory = _allocate  # type: ignore[attr-defined]
+    language.shared_memory_descriptor = Memory  # type: ignore[attr-defined]
     language.convert_layout = lambda value, layout, assert_trivial=False: value  # type: ignore[attr-defined]
     for name in _LAYOUTS:
         setattr(language, name, lambda *arguments: None)
     asynchronous = ModuleType("interpreted_async_copy")
-    asynchronous.async_copy_global_to_shared = _copy  # type: ignore[attr-defined]
+    asynchronous.async_load = _copy  # type: ignore[attr-defined]
     asynchronous.commit_group = lambda: None  # type: ignore[attr-defined]
     asynchronous.wait_group = lambda outstanding: None  # type: ignore[attr-defined]
     plain = jit._normalize_ty
