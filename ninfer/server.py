@@ -84,7 +84,7 @@ def run_server(settings: Settings, listener: socket.socket, cuda_sync: str) -> i
         artifact = open_things.enter_context(_open_artifact(settings.artifact))
         served = open_served(artifact, settings)
         settings = with_host_pages(settings, served)
-        _prepare_slot_folder(settings)
+        prepare_slot_folder(settings)
         settings = open_things.enter_context(with_disk_folder(settings))
         request_log = _open_request_log(settings)
         open_things.callback(request_log.close)
@@ -107,7 +107,8 @@ def _engine_settings(settings: Settings) -> EngineSettings:
     return with_device(engine) if settings.script is None else replace(engine, device="cpu")
 
 
-def _prepare_slot_folder(settings: Settings) -> None:
+def prepare_slot_folder(settings: Settings) -> None:
+    """Make the folder of slot files, and free it of what an earlier process has left half written."""
     folder = settings.slot_folder
     if folder is None:
         return
@@ -115,9 +116,15 @@ def _prepare_slot_folder(settings: Settings) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         removed = clean_folder(folder)
     except OSError as error:
-        raise StartupError(f"--slot-save-path {folder} cannot be used: {error.strerror or error}") from None
+        raise StartupError(_unusable("--slot-save-path", folder, error)) from None
     if removed:
         log.info("files that an earlier process left half written are removed", folder=str(folder), files=removed)
+
+
+def _unusable(option: str, folder: Path, error: OSError) -> str:
+    # Making a folder where a file is fails with "File exists", which tells nobody what to do.
+    why = "it is not a folder" if isinstance(error, FileExistsError) else error.strerror or error
+    return f"{option} {folder} cannot be used: {why}"
 
 
 @contextmanager
@@ -133,7 +140,7 @@ def with_disk_folder(settings: Settings) -> Iterator[Settings]:
             owned = lock(held.enter_context(opened_folder(folder)))
             clean_folder(folder)
         except OSError as error:
-            raise StartupError(f"--disk-kv-cache-dir {folder} cannot be used: {error.strerror or error}") from None
+            raise StartupError(_unusable("--disk-kv-cache-dir", folder, error)) from None
         if not owned:
             raise StartupError(f"--disk-kv-cache-dir {folder} is in use by another server")
         yield replace(settings, scheduler=replace(settings.scheduler, disk_name=f"kv-{secrets.token_hex(4)}"))

@@ -14,7 +14,7 @@ from quart import Quart
 from ninfer.config import HttpSettings, Settings
 from ninfer.errors import StartupError
 from ninfer.listener import bind_socket, server_config
-from ninfer.server import HttpTask, with_disk_folder
+from ninfer.server import HttpTask, prepare_slot_folder, with_disk_folder
 
 pytestmark = pytest.mark.asyncio
 
@@ -69,6 +69,13 @@ async def test_a_tls_peer_that_does_not_answer_the_end_is_left_behind(tmp_path: 
         peer.close()
 
 
+async def test_slots_are_not_saved_to_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings(Path("m.ninfer"), slot_folder=tmp_path / "file")
+    with pytest.raises(StartupError, match=r"--slot-save-path \S+file cannot be used: it is not a folder"):
+        prepare_slot_folder(settings)
+
+
 async def test_the_folder_of_the_disk_cache_belongs_to_one_server(tmp_path: Path) -> None:
     settings = Settings(Path("m.ninfer"), disk_folder=tmp_path / "new" / "cache")
     with with_disk_folder(settings) as first:
@@ -79,7 +86,7 @@ async def test_the_folder_of_the_disk_cache_belongs_to_one_server(tmp_path: Path
         assert first.scheduler.disk_name != second.scheduler.disk_name
     (tmp_path / "file").touch()
     with (
-        pytest.raises(StartupError, match="cannot be used"),
+        pytest.raises(StartupError, match="file cannot be used: it is not a folder"),
         with_disk_folder(Settings(Path("m.ninfer"), disk_folder=tmp_path / "file")),
     ):
         pass
