@@ -168,3 +168,65 @@ def part_of_row(at, exists, WHOLE: gl.constexpr):
     else:
         loaded = gl.load(at, mask=exists, other=0.0)
     return loaded
+
+
+@gluon.jit
+def projected(
+    x, weights, token, take, plane, width, hidden, within, zero,
+    GROUP: gl.constexpr, STEPS: gl.constexpr, STEP: gl.constexpr, EXACT: gl.constexpr,
+    VECTORS: gl.constexpr, OWN: gl.constexpr,
+):  # fmt: skip
+    """Of each column a and b, rows 2 i and 2 i + 1, as the sums of each warp [2 GROUP, WARPS]: without the factor of
+    the input's norm."""
+    own = gl.arange(0, 2 * GROUP, layout=gl.SliceLayout(1, OWN))
+    sums = gl.full([2 * GROUP, WARPS], 0.0, gl.float32, layout=OWN)
+    in_column = (within + zero) // 32 * (32 * width) + within % 32
+    for i in gl.static_range(GROUP):
+        t = token + gl.minimum(i, take - 1)
+        column = t // width * plane * width * 32 + t % width * 32
+        a_sum = gl.full([WARPS, STEP // WARPS], 0.0, gl.float32, layout=VECTORS)
+        b_sum = a_sum
+        for j in gl.static_range(STEPS):
+            at = x + (column + j * STEP * width + in_column)
+            wide = part_of_row(at, j * STEP + within < hidden, EXACT or j < STEPS - 1).to(gl.float32)
+            a_sum = gl.fma(wide, weights[2 * j].to(gl.float32), a_sum)
+            b_sum = gl.fma(wide, weights[2 * j + 1].to(gl.float32), b_sum)
+        a_sum = gl.convert_layout(gl.sum(a_sum, axis=1), gl.SliceLayout(0, OWN))
+        b_sum = gl.convert_layout(gl.sum(b_sum, axis=1), gl.SliceLayout(0, OWN))
+        sums = gl.where((own == 2 * i)[:, None], a_sum[None, :], sums)
+        sums = gl.where((own == 2 * i + 1)[:, None], b_sum[None, :], sums)
+    return sums
+
+
+@gluon.jit
+def inputs(
+    source, token, row_width, in_row, ring, begin, channels, channel, step, column, zero, RING: gl.constexpr
+):  # fmt: skip
+    """What the convolution reads for columns of a group: the three before each, and the column itself.
+
+    token, step   the group's first column among those of the launch, and of its lane's
+    column        which of the group's they are
+    Of columns before the lane's first one the ring has those that exist.
+    """
+    loaded = ()
+    for j in gl.static_range(4):
+        since = step + column - 3 + j + zero
+        fresh = gl.load(
+            source + ((token + column - 3 + j)[:, None] * row_width + in_row),
+            mask=(since >= 0)[:, None], other=0.0,
+        )  # fmt: skip
+        kept = gl.load(
+            ring + ((gl.maximum(begin + since, 0) % RING)[:, None] * channels + channel),
+            mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
+        )  # fmt: skip
+        loaded = loaded + (gl.where((since >= 0)[:, None], fresh, kept),)
+    return loaded
+
+
+@gluon.jit
+def convolved(columns, taps):
+    """silu of the sum over taps, rounded once."""
+    total = columns[0].to(gl.float32) * taps[0]
+    for j in gl.static_range(1, 4):
+        total = gl.fma(columns[j].to(gl.float32), taps[j], total)
+    return silu(total).to(gl.bfloat16)

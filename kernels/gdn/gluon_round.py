@@ -32,14 +32,16 @@ from ninfer.kernels.gdn.gluon_parts import (
     anew,
     beside,
     blocked_offsets,
+    convolved,
     fetch,
     fold,
+    inputs,
     load_taps,
     load_weights,
     log_decay,
     number,
     open_rows,
-    part_of_row,
+    projected,
     silu,
 )
 from ninfer.kernels.low_bit_linear import buffers
@@ -153,7 +155,6 @@ def gdn_round(
     row = gl.arange(0, 64, layout=ROW)
     u_row = gl.arange(0, 64, layout=gl.SliceLayout(1, U))
     u_value = gl.arange(0, DV, layout=gl.SliceLayout(0, U))
-    own = gl.arange(0, 2 * GROUP, layout=gl.SliceLayout(1, OWN))
     gate = gl.arange(0, 2 * GROUP, layout=GATES)  # 2 i: a of column i, 2 i + 1: its b
     if DEPENDENT:
         if GROUP > 1:
@@ -177,64 +178,29 @@ def gdn_round(
             value_taps = load_taps(taps, channels, value_channel + zero)
             weights = load_weights(ab, head, heads, hidden, within + zero, STEPS, STEP, EXACT)
         # On their way at once: what the phases below read.
-        pair_inputs = ()
-        value_inputs = ()
         pair_at = gl.minimum(pair // 2, take - 1)
         member_at = gl.minimum(member, take - 1)
-        for j in gl.static_range(4):
-            # Of the columns before the round those in the ring.
-            since = step + pair_at - 3 + j + zero
-            fresh = gl.load(
-                first + ((token + pair_at - 3 + j)[:, None] * (2 * key_heads * DK) + pair_channel),
-                mask=(since >= 0)[:, None], other=0.0,
-            )  # fmt: skip
-            kept = gl.load(
-                ring + ((gl.maximum(begin + since, 0) % RING)[:, None] * channels + pair_channel),
-                mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
-            )  # fmt: skip
-            pair_inputs = pair_inputs + (gl.where((since >= 0)[:, None], fresh, kept),)
-            since = step + member_at - 3 + j + zero
-            fresh = gl.load(
-                second + ((token + member_at - 3 + j)[:, None] * (2 * heads * DV) + (head * DV + e)[None, :]),
-                mask=(since >= 0)[:, None], other=0.0,
-            )  # fmt: skip
-            kept = gl.load(
-                ring + ((gl.maximum(begin + since, 0) % RING)[:, None] * channels + value_channel),
-                mask=((since < 0) & (begin + since >= 0))[:, None], other=0.0,
-            )  # fmt: skip
-            value_inputs = value_inputs + (gl.where((since >= 0)[:, None], fresh, kept),)
+        pair_inputs = inputs(
+            first, token, 2 * key_heads * DK, pair_channel, ring, begin, channels, pair_channel, step, pair_at, zero,
+            RING,
+        )  # fmt: skip
+        value_inputs = inputs(
+            second, token, 2 * heads * DV, (head * DV + e)[None, :], ring, begin, channels, value_channel, step,
+            member_at, zero, RING,
+        )  # fmt: skip
         z = gl.load(second + ((token + member_at)[:, None] * (2 * heads * DV) + ((heads + head) * DV + e)[None, :]))
         gate_token = token + gl.minimum(gate // 2, take - 1)
         whole = gl.load(squares + gate_token)
         fraction = gl.load(squares + capacity + gate_token)
 
-        # a and b: the sums of each warp, which are together behind the exchange.
-        sums = gl.full([2 * GROUP, WARPS], 0.0, gl.float32, layout=OWN)
-        in_column = (within + zero) // 32 * (32 * x_width) + within % 32
-        for i in gl.static_range(GROUP):
-            t = token + gl.minimum(i, take - 1)
-            column = t // x_width * x_plane * x_width * 32 + t % x_width * 32
-            a_sum = gl.full([WARPS, STEP // WARPS], 0.0, gl.float32, layout=VECTORS)
-            b_sum = a_sum
-            for j in gl.static_range(STEPS):
-                at = x + (column + j * STEP * x_width + in_column)
-                wide = part_of_row(at, j * STEP + within < hidden, EXACT or j < STEPS - 1).to(gl.float32)
-                a_sum = gl.fma(wide, weights[2 * j].to(gl.float32), a_sum)
-                b_sum = gl.fma(wide, weights[2 * j + 1].to(gl.float32), b_sum)
-            a_sum = gl.convert_layout(gl.sum(a_sum, axis=1), gl.SliceLayout(0, OWN))
-            b_sum = gl.convert_layout(gl.sum(b_sum, axis=1), gl.SliceLayout(0, OWN))
-            sums = gl.where((own == 2 * i)[:, None], a_sum[None, :], sums)
-            sums = gl.where((own == 2 * i + 1)[:, None], b_sum[None, :], sums)
-        parts.store(sums)
-
-        # The convolution: silu of the sum over taps, rounded once.
-        pair_sum = pair_inputs[0].to(gl.float32) * pair_taps[0]
-        value_sum = value_inputs[0].to(gl.float32) * value_taps[0]
-        for j in gl.static_range(1, 4):
-            pair_sum = gl.fma(pair_inputs[j].to(gl.float32), pair_taps[j], pair_sum)
-            value_sum = gl.fma(value_inputs[j].to(gl.float32), value_taps[j], value_sum)
-        pair_out = silu(pair_sum).to(gl.bfloat16)
-        value_out = silu(value_sum).to(gl.bfloat16)
+        parts.store(
+            projected(
+                x, weights, token, take, x_plane, x_width, hidden, within, zero,
+                GROUP, STEPS, STEP, EXACT, VECTORS, OWN,
+            )
+        )  # fmt: skip
+        pair_out = convolved(pair_inputs, pair_taps)
+        value_out = convolved(value_inputs, value_taps)
         is_there = pair // 2 < take
         ring_at = ((position + pair // 2) % RING)[:, None] * channels
         gl.store(ring + (ring_at + pair_channel), pair_inputs[3], mask=leads & is_there[:, None])
