@@ -69,7 +69,7 @@ format: .venv/ready-test
 	$(PYTHON) -m venv .venv
 	touch $@
 
-.venv/ready-base: .venv/python requirements/base.txt pyproject.toml
+.venv/ready-base: .venv/python requirements/common.txt requirements/base.txt pyproject.toml
 	$(PIP) install -r requirements/base.txt
 	$(PIP) install --no-deps --editable .
 	touch $@

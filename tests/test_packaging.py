@@ -107,7 +107,7 @@ def test_every_console_script_has_its_function() -> None:
 
 
 def test_requirements_pin_everything_exactly() -> None:
-    for name in ("base", "test", "gpu"):
+    for name in ("common", "base", "test", "gpu"):
         lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
         wanted = [line for line in lines if line and not line.startswith(("#", "-r "))]
         assert all("==" in line for line in wanted), name
