@@ -8,27 +8,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from ninfer.kernels.gdn import variants
+from ninfer.kernels.gdn import triton_gates, variants
 from ninfer.kernels.gdn.gluon_names import load_to_shared
 from ninfer.kernels.kv_codec import ptx
 
 WARPS = gl.constexpr(variants.ROUND_WARPS)
 FETCH = gl.constexpr(ptx.FETCH)
-
-
-@gluon.jit
-def silu(x):
-    return x / (1.0 + gl.exp(-x))
-
-
-@gluon.jit
-def log_decay(a, decay_rate, dt_bias):
-    """decay_rate * softplus(a + dt_bias); the quotient removes the rounding of 1 + e from the logarithm."""
-    x = a + dt_bias
-    e = gl.exp(gl.minimum(x, 20.0))
-    one = 1.0 + e
-    soft = gl.where(one == 1.0, e, gl.log(one) * (e / gl.where(one == 1.0, 1.0, one - 1.0)))
-    return decay_rate * gl.where(x > 20.0, x, soft)
+# One text in both languages: functions of single elements mean the same in each.
+silu = gluon.jit(triton_gates.silu.fn)
+log_decay = gluon.jit(triton_gates.log_decay.fn)
 
 
 @gluon.jit

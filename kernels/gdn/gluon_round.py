@@ -44,10 +44,10 @@ from ninfer.kernels.gdn.gluon_parts import (
     projected,
     silu,
 )
+from ninfer.kernels.gdn.triton_gates import L2_EPS
 from ninfer.kernels.low_bit_linear import buffers
 
 RING_ROWS = gl.constexpr(slots.RING_ROWS)
-L2_EPS = gl.constexpr(1e-6)  # model spec, section 0: inside the root, on the sum
 SQUARES_UNIT = gl.constexpr(0.5**buffers.SQUARES_BITS)
 
 

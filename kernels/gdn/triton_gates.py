@@ -1,4 +1,4 @@
-"""Device functions that chunks share with rounds, which have them in Gluon: that calls no function of Triton's."""
+"""Device functions of single elements for chunks, in Triton, and for rounds, which compile the same text as Gluon."""
 
 # mypy: ignore-errors
 from __future__ import annotations
@@ -6,7 +6,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-L2_EPS = tl.constexpr(1e-6)  # model spec, section 0: inside the root, on the sum
+from ninfer.kernels.gdn import torch_blocks
+
+L2_EPS = tl.constexpr(torch_blocks.L2_EPS)
 
 
 @triton.jit
